@@ -58,7 +58,8 @@ def command(bootstrap: str, *words: str) -> Any:
 
 
 def by_kafkas_tool(bootstrap: str, group: str) -> Told:
-    done = run_kafka_class(TOOL, "--bootstrap-server", bootstrap, "--describe", "--group", group)
+    patient = ["--timeout", str(int(PATIENCE_S * 1000))]  # its own is 5 s
+    done = run_kafka_class(TOOL, "--bootstrap-server", bootstrap, "--describe", "--group", group, *patient)
     rows = [line.split() for line in done.stdout.splitlines() if line.startswith(group)]
     return {(row[1], int(row[2])): None if row[5] == "-" else int(row[5]) for row in rows}
 

@@ -243,7 +243,8 @@ FAILS = """
         assert "orders" == "invoices"
 
     def test_fails(muster_broker, muster_topic, muster_consumer):
-        consumer = muster_consumer(muster_topic(records=[b"a"]), group_id="billing", client_id="till")
+        topic, by_hand = muster_topic(records=[b"a"]), {"enable_auto_commit": False}
+        consumer = muster_consumer(topic, group_id="billing", client_id="till", **by_hand)
         with muster_broker.lose_answer("OffsetCommit", name="lost"):
             next(consumer)
             consumer.commit()
@@ -337,10 +338,11 @@ BETWEEN = """
     def member(kafka, topic):
         consumer = Consumer({
             "bootstrap.servers": kafka.bootstrap, "group.id": "billing", "auto.offset.reset": "earliest",
-            "heartbeat.interval.ms": 40000, "session.timeout.ms": 45000,
+            # It hears only when it is closed that it has been removed: it would join again, amid the next test.
+            "heartbeat.interval.ms": 290000, "session.timeout.ms": 300000, "enable.auto.commit": False,
         })
         consumer.subscribe([topic])
-        message = consumer.poll(60)
+        message = consumer.poll(200)
         assert message.value() == b"a"
         return consumer
 
@@ -522,7 +524,7 @@ CLIENTS = """
         })
         consumer.subscribe([topic])
         with muster_broker.fail("OffsetCommit", "COORDINATOR_LOAD_IN_PROGRESS", client="billing-1") as fault:
-            values = {consumer.poll(60).value() for _ in range(20)}
+            values = {consumer.poll(200).value() for _ in range(20)}
             muster_broker.until_assigned("billing", members=1, topics=[topic])
             consumer.commit(asynchronous=False)
             assert fault.struck == 1

@@ -13,6 +13,7 @@ from muster.protocol import admin_messages as a
 from muster.protocol import messages as m
 from muster.protocol.api import ApiKey
 from muster.protocol.primitives import Request, Struct
+from tests.support.faces import until_known
 from tests.support.same_answers import Step, World, compare, versions
 
 pytestmark = pytest.mark.slow
@@ -141,6 +142,8 @@ def test_alter_replica_log_dirs(worlds: tuple[World, World]) -> None:
     for world in worlds:
         created = world.client.ask(m.CreateTopicsRequest([m.CreatableTopic(long, 1, 1)], 20_000), 7).topics
         assert created[0].error_code == 0
+        host, port = world.client.socket.getpeername()
+        until_known(f"{host}:{port}", long, 1)
     folders = {id(world): world.client.ask(a.DescribeLogDirsRequest([]), 4).results[0].log_dir for world in worlds}
 
     def place(world: World, folder: str) -> str:

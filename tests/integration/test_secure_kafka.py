@@ -22,6 +22,7 @@ from muster.client.producer.producer import Producer
 from muster.errors import AuthenticationError, KafkaTimeoutError
 from muster.model import ConsumerRecord, OffsetAndMetadata, TopicPartition
 from tests.support.faces import PATIENCE_S
+from tests.support.growing import until_said
 from tests.support.secure_kafka import PASSWORDS, PLAIN, SCRAM, SecureKafka, login
 from tests.support.token_endpoint import token
 
@@ -224,12 +225,17 @@ def test_each_refusal_has_its_own_sentence_and_ends_the_call(
     ],
 )
 def test_another_protocol_than_the_ports_is_told(secure: SecureKafka, listener: str, protocol: str, said: str) -> None:
-    settings = sasl("PLAIN") | trusting(secure) | {"security.protocol": protocol, "default.api.timeout.ms": 1500}
-    with (
-        Admin(settings, bootstrap_servers=secure.address(listener)) as admin,
-        pytest.raises(KafkaTimeoutError, match=said),
-    ):
-        admin.describe_cluster()
+    settings = sasl("PLAIN") | trusting(secure) | {"security.protocol": protocol}
+
+    def describe(limit_ms: int) -> str:
+        with (
+            Admin(settings, bootstrap_servers=secure.address(listener), default_api_timeout_ms=limit_ms) as admin,
+            pytest.raises(KafkaTimeoutError) as late,
+        ):
+            admin.describe_cluster()
+        return str(late.value)
+
+    assert until_said(said, describe, 1_500)
 
 
 @pytest.mark.parametrize("first", ["EXPIRED", "TLS"])

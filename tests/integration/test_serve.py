@@ -76,7 +76,7 @@ def test_the_folder_is_locked(muster_process: BrokerProcess) -> None:
         "--data-dir",
         str(muster_process.folder),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 1
     assert "is in use by another process" in done.stderr
     assert "Traceback" not in done.stderr
@@ -85,7 +85,7 @@ def test_the_folder_is_locked(muster_process: BrokerProcess) -> None:
 def test_the_port_is_taken(muster_process: BrokerProcess, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "muster", "serve", "--port", str(muster_process.port)]
     command += ["--data-dir", str(tmp_path / "other")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 1
     assert f"cannot listen on 127.0.0.1:{muster_process.port}" in done.stderr
     assert "Traceback" not in done.stderr
@@ -128,7 +128,7 @@ async def test_records_that_nobody_waits_for_can_be_read_soon(tmp_path: Path, fs
             data = m.PartitionProduceData(0, bytes(build_batch([(1, b"k", b"v", [])])))
             client.send(m.ProduceRequest(None, 0, 1000, [m.TopicProduceData("t", ZERO_UUID, [data])]), 9)
             asked = [m.FetchTopic("t", partitions=[m.FetchPartition(0, partition_max_bytes=1000)])]
-            fetched = client.ask(m.FetchRequest(max_wait_ms=20_000, min_bytes=1, topics=asked), 11)
+            fetched = client.ask(m.FetchRequest(max_wait_ms=60_000, min_bytes=1, topics=asked), 11)
             return int(fetched.responses[0].partitions[0].high_watermark)
 
     async with brokers.running(tmp_path / "data", {"fsync": fsync}) as broker:
@@ -176,10 +176,11 @@ def test_without_descriptors_connections_wait_and_the_log_stays_short(tmp_path: 
             held = [socket.create_connection(("127.0.0.1", broker.port)) for _ in range(150)]
             [topic] = client.ask(m.CreateTopicsRequest([m.CreatableTopic("t", 1, 1)], 20_000), 7).topics
             assert topic.error_code == 0, "some descriptors are kept for the logs"
+            while "for the logs" not in broker.log():  # it accepts some at a time
+                time.sleep(0.01)
             for one in held:
                 one.close()
             assert until_served(broker.bootstrap).brokers
-        assert "for the logs" in broker.log()
         assert len(broker.log().splitlines()) < 30
         assert "Traceback" not in broker.log()
 

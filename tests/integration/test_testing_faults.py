@@ -37,6 +37,10 @@ from tests.support.alive import processes_of
 from tests.support.peers import find_java, require
 
 
+PATIENCE_MS = 240_000
+"""Against hanging only."""
+
+
 @pytest.fixture(scope="module", params=["thread", "process"])
 def kafka(request: pytest.FixtureRequest) -> Iterator[Kafka]:
     with muster.testing.kafka(in_process=request.param == "thread") as kafka:
@@ -88,7 +92,9 @@ MORE: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("do", [*LOST, *MORE])
 def test_a_producer_lives_through_a_fault_and_writes_once(kafka: Kafka, do: str) -> None:
     topic = kafka.topic()
-    settings = {"bootstrap_servers": kafka.bootstrap, "client_id": f"producer-{do}", "request_timeout_ms": 1_000}
+    # The others close the connection: they need no timeout, and on a busy machine a short one would be over at once.
+    timeout_ms = 6_000 if do == "hang" else 120_000
+    settings = {"bootstrap_servers": kafka.bootstrap, "client_id": f"producer-{do}", "request_timeout_ms": timeout_ms}
     with Producer(settings) as producer, kafka.fault(do, "Produce", client="producer-*", **MORE.get(do, {})) as fault:
         producer.send(topic, b"one").result()
         fault.wait_struck()
@@ -122,9 +128,9 @@ def test_a_large_fetch_is_damaged_too(kafka: Kafka) -> None:
         consumer.assign([partition])
         consumer.seek_to_beginning()
         with pytest.raises(CorruptRecordError):
-            consumer.poll(10_000)
+            consumer.poll(PATIENCE_MS)
         consumer.seek(partition, 0)
-        assert [record.value for record in consumer.poll(10_000)[partition]] == [b"x" * 300_000]
+        assert [record.value for record in consumer.poll(PATIENCE_MS)[partition]] == [b"x" * 300_000]
 
 
 def test_damage_does_not_strike_the_empty_answer_to_a_poll_at_the_end(kafka: Kafka) -> None:
@@ -184,7 +190,7 @@ def test_librdkafka_meets_them_too(kafka: Kafka) -> None:
     producer = ConfluentProducer({"bootstrap.servers": kafka.bootstrap, "client.id": "rd", "enable.idempotence": True})
     with kafka.lose_answer("Produce", client="rd") as fault:
         producer.produce(topic, b"once")
-        assert producer.flush(60) == 0
+        assert producer.flush(240) == 0
         assert fault.struck == 1
     assert [record.value for record in kafka.records(topic)] == [b"once"]
     settings = {"bootstrap.servers": kafka.bootstrap, "group.id": f"rd-{topic}", "auto.offset.reset": "earliest"}
@@ -192,7 +198,7 @@ def test_librdkafka_meets_them_too(kafka: Kafka) -> None:
     try:
         consumer.subscribe([topic])
         with kafka.fail("JoinGroup", "COORDINATOR_LOAD_IN_PROGRESS", group=f"rd-{topic}", times=2) as join:
-            message = consumer.poll(60)
+            message = consumer.poll(240)
             assert message is not None
             assert message.value() == b"once"
             assert join.struck == 2
@@ -215,18 +221,19 @@ def test_a_lost_commit_is_sent_again(kafka: Kafka) -> None:
 def test_time_passes_at_once_for_those_that_are_silent(kafka: Kafka) -> None:
     topic = kafka.topic(partitions=2)
     group = f"clock-{topic}"
-    with member(kafka, topic, group, "m1"), member(kafka, topic, group, "m2"):
+    session: dict[str, Any] = {"session_timeout_ms": 300_000}
+    with member(kafka, topic, group, "m1", **session), member(kafka, topic, group, "m2", **session):
         generation = kafka.until_assigned(group, members=2)["generation"]
         with kafka.assert_no_rebalance(group):
-            kafka.clock.advance(40)
+            kafka.clock.advance(200)  # what is left is time enough for their next heartbeats
             kafka.clock.advance(600, silent="nobody-*")
-        kafka.clock.advance(60, silent="m1")
+        kafka.clock.advance(400, silent="m1")
         view = kafka.until_assigned(group, members=2)
         kafka.until_stable(group, generation=generation + 1)
         story = kafka.story(group)
         assert "m1" in next(line for line in story.splitlines() if "was removed: no heartbeat" in line)
         assert "test: the clock is advanced by 600000 ms, nobody-* is silent (no member matches)\n" in story
-        assert "test: the clock is advanced by 60000 ms, m1 is silent\n" in story
+        assert "test: the clock is advanced by 400000 ms, m1 is silent\n" in story
         assert view["generation"] >= generation
 
 
@@ -318,6 +325,8 @@ def test_a_full_disk_refuses_records_until_there_is_room(kafka: Kafka) -> None:
             with pytest.raises(KafkaError):
                 producer.send(topic, b"a").result()
         finally:
+            for _ in range(3):  # what was sent last has been read by then, and finds no room either
+                kafka.requests("Produce")
             kafka.disk(full=False)
     kafka.produce(topic, [b"b"])
     assert [(record.offset, record.value) for record in kafka.records(topic)] == [(0, b"b")]
@@ -500,7 +509,7 @@ async def test_a_client_of_the_control_port_that_goes_away_leaves_no_traceback(
         client.sendall(b"GET /groups HTTP/1.1\r\n\r\n")
         assert client.recv(100).startswith(b"HTTP/1.1 401")
     await asyncio.to_thread(port.stop)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_MS / 1000):
         while any("process_request" in each.name for each in threading.enumerate()):
             await asyncio.sleep(0.005)
     assert capsys.readouterr().err == ""
@@ -523,10 +532,10 @@ def test_the_control_port_serves_other_languages() -> None:
         unknown = subprocess.run([*curl, f"{url}/nothing"], capture_output=True, text=True, check=True)
         assert unknown.stdout.endswith(" 404")
         began = time.monotonic()
-        wait = json.dumps({"until": "empty", "group": "none", "timeout_ms": 5_000})
+        wait = json.dumps({"until": "empty", "group": "none", "timeout_ms": 120_000})
         held = subprocess.run([*curl, "-d", wait, f"http://{address}/wait"], capture_output=True, text=True, check=True)
         assert held.stdout.endswith(" 200")
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 120
 
 
 def test_librdkafka_waits_as_long_as_a_throttled_answer_says(kafka: Kafka) -> None:
@@ -536,6 +545,6 @@ def test_librdkafka_waits_as_long_as_a_throttled_answer_says(kafka: Kafka) -> No
     producer = ConfluentProducer(settings)
     with kafka.fault("throttle", "Produce", client="slowed", throttle_ms=300):
         producer.produce(topic, b"x")
-        assert producer.flush(60) == 0
+        assert producer.flush(240) == 0
         kafka.until(lambda: [producer.poll(0.05), told][1], "the client to hear that it is throttled")
     assert [event.throttle_time for event in told] == [0.3]  # type: ignore[attr-defined]

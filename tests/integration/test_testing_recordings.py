@@ -126,7 +126,7 @@ def test_the_same_records_are_handled_twice(twice: tuple[Path, list[Place]], in_
 
 def by_confluent(bootstrap: str, over: Callable[[], bool]) -> list[int]:
     settings = {"bootstrap.servers": bootstrap, "group.id": "billing", "auto.offset.reset": "earliest"}
-    settings |= {"enable.auto.commit": "false", "heartbeat.interval.ms": "100", "session.timeout.ms": "6000"}
+    settings |= {"enable.auto.commit": "false", "heartbeat.interval.ms": "100", "session.timeout.ms": "45000"}
     consumer = confluent_kafka.Consumer(settings)
     consumer.subscribe(["orders"])
     handled = []
@@ -151,7 +151,7 @@ from kafka.errors import CommitFailedError
 from kafka.structs import OffsetAndMetadata
 
 settings = dict(bootstrap_servers=sys.argv[1], group_id="billing", enable_auto_commit=False)
-settings |= dict(heartbeat_interval_ms=100, session_timeout_ms=10_000)
+settings |= dict(heartbeat_interval_ms=100, session_timeout_ms=45_000)
 consumer = KafkaConsumer("orders", auto_offset_reset="earliest", **settings)
 while True:
     for partition, records in consumer.poll(100, max_records=1).items():
@@ -190,7 +190,7 @@ def by_aiokafka(bootstrap: str, over: Callable[[], bool]) -> list[int]:
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             heartbeat_interval_ms=100,
-            session_timeout_ms=10_000,
+            session_timeout_ms=30_000,
         )
         consumer.subscribe(["orders"], listener=Joins())
         await consumer.start()
@@ -311,11 +311,10 @@ def test_what_a_consumer_does_not_do_any_more_is_a_difference(twice: tuple[Path,
             with member(kafka, group="another"):
                 replay.until_over()
             assert "group billing has completed 0 rebalance(s), not 1, after 0.2 s" in replay.differences
-        with kafka.replay(path, pace=0) as replay, pytest.raises(WaitTimeoutError) as waited:
-            replay.until_over(0.1)
-        assert "line 9 of" in str(waited.value) or "waits: group billing has completed 0 rebalance(s)" in str(
-            waited.value
-        )
+        with kafka.replay(path, pace=0) as replay:
+            kafka.until(lambda: "completed 0 rebalance(s)" in (replay.now()["waits_for"] or ""), "the replay to wait")
+            with pytest.raises(WaitTimeoutError, match=r"waits: group billing has completed 0 rebalance\(s\)"):
+                replay.until_over(0.1)
 
 
 def test_a_group_may_have_another_name(twice: tuple[Path, list[Place]]) -> None:
@@ -344,10 +343,11 @@ def test_records_come_no_sooner_than_their_time(tmp_path: Path) -> None:
         began = time.monotonic()
         with kafka.replay(path, pace=0.5):
             first = [record.value for record in kafka.records("orders")]
+            looked = time.monotonic() - began
             found = kafka.until_records("orders", 2)
         took = time.monotonic() - began
     assert took >= 0.5
-    assert first == [b"0"] or took > 1
+    assert first == [b"0"] or looked >= 0.5
     assert [record.timestamp for record in found] == [0, 1]
 
 
@@ -517,7 +517,7 @@ def send(bootstrap: str, topic: str) -> None:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -173,7 +173,7 @@ def test_a_held_request_holds_those_after_it_on_its_connection(kafka: Kafka, raw
         raw.socket.settimeout(0.1)
         with pytest.raises(TimeoutError):
             raw.receive_frame()
-        raw.socket.settimeout(60)
+        raw.socket.settimeout(240)
         assert kafka.requests("FindCoordinator", client="raw") == 0  # nor is it handled before
         fault.release()
         frames = [raw.receive_frame(), raw.receive_frame()]
@@ -217,7 +217,7 @@ def test_a_request_without_an_answer_keeps_its_connection(kafka: Kafka, raw: Raw
         raw.socket.settimeout(0.1)
         with pytest.raises(TimeoutError):
             raw.receive_frame()
-        raw.socket.settimeout(60)
+        raw.socket.settimeout(240)
     with pytest.raises((EOFError, ConnectionResetError)):  # its time is over with the fault's
         raw.receive_frame()
 
@@ -326,7 +326,7 @@ def test_librdkafka_is_fenced(kafka: Kafka) -> None:
     with kafka.fail("Produce", "INVALID_PRODUCER_EPOCH", client="rd"):
         for value in (b"a", b"b"):
             producer.produce(topic, value, on_delivery=lambda error, _: outcomes.append(error and error.name()))
-            assert producer.flush(60) == 0
+            assert producer.flush(240) == 0
     assert outcomes == ["INVALID_PRODUCER_EPOCH", None]
     assert [record.value for record in kafka.records(topic)] == [b"b"]
 
@@ -343,13 +343,13 @@ def test_leaders_move_in_a_cluster() -> None:
             for partition in (0, 1):
                 producer.send(topic, b"muster", partition=partition).result()
                 confluent.produce(topic, b"librdkafka", partition=partition)
-        assert confluent.flush(60) == 0
+        assert confluent.flush(240) == 0
         settings = {"bootstrap.servers": kafka.bootstrap, "group.id": "rd", "auto.offset.reset": "earliest"}
         consumer = ConfluentConsumer(settings)
         consumer.subscribe([topic])
         with closing(consumer), consumer_of(kafka, topic) as own:
             assert sorted(next(own).value or b"" for _ in range(4)) == [b"librdkafka"] * 2 + [b"muster"] * 2
-            assert len(consumer.consume(4, 60)) == 4
+            assert len(consumer.consume(4, 240)) == 4
         assert 2 <= writes.struck <= 4
         assert 2 <= reads.struck <= 4
         assert f"Produce of writer about {topic}" in kafka.story()

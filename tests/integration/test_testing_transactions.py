@@ -16,6 +16,9 @@ from muster.testing.kit import When
 
 pytestmark = pytest.mark.slow
 
+PATIENCE_S = 240.0
+"""Against hanging only."""
+
 
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[Kafka]:
@@ -25,7 +28,7 @@ def kafka() -> Iterator[Kafka]:
 
 def started(kafka: Kafka, transactional_id: str) -> Producer:
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": transactional_id})
-    producer.init_transactions(30)
+    producer.init_transactions(PATIENCE_S)
     return producer
 
 
@@ -35,6 +38,14 @@ def names(kafka: Kafka) -> tuple[str, str]:
 
 
 def committed(kafka: Kafka, topic: str) -> list[bytes]:
+    """What readers of committed records see, once all markers are written: the end of a transaction is answered
+    before."""
+    place = muster.TopicPartition(topic, 0)
+
+    def ends() -> list[object]:
+        return [kafka.admin.list_offsets({place: -1}, isolation_level=f"read_{of}committed") for of in ("", "un")]
+
+    kafka.until(lambda: ends()[0] == ends()[1], "all markers to be written", PATIENCE_S)
     reader = Consumer(
         {
             "bootstrap.servers": kafka.bootstrap,
@@ -45,7 +56,7 @@ def committed(kafka: Kafka, topic: str) -> list[bytes]:
     )
     reader.assign([TopicPartition(topic, 0, 0)])
     found: list[bytes] = []
-    while (message := reader.poll(30)) is not None and message.error() is None:
+    while (message := reader.poll(PATIENCE_S)) is not None and message.error() is None:
         found.append(message.value() or b"")
     reader.close()
     return found
@@ -61,8 +72,8 @@ def test_a_coordinator_that_moves_is_looked_up_again(kafka: Kafka, api: str) -> 
         producer = started(kafka, name)
         producer.begin_transaction()
         producer.produce(topic, b"bill")
-        producer.send_offsets_to_transaction([TopicPartition(topic, 0, 7)], group.consumer_group_metadata(), 30)
-        producer.commit_transaction(30)
+        producer.send_offsets_to_transaction([TopicPartition(topic, 0, 7)], group.consumer_group_metadata(), PATIENCE_S)
+        producer.commit_transaction(PATIENCE_S)
         assert fault.struck == 2
     assert committed(kafka, topic) == [b"bill"]
     group.close()
@@ -74,7 +85,7 @@ def test_the_answer_to_the_end_of_a_transaction_is_lost(kafka: Kafka) -> None:
     producer.begin_transaction()
     producer.produce(topic, b"bill")
     with kafka.lose_answer("EndTxn", transactional_id=name):
-        producer.commit_transaction(30)
+        producer.commit_transaction(PATIENCE_S)
     assert committed(kafka, topic) == [b"bill"]
 
 
@@ -83,15 +94,15 @@ def test_a_producer_is_fenced(kafka: Kafka) -> None:
     producer = started(kafka, name)
     producer.begin_transaction()
     producer.produce(topic, b"of a zombie")
-    producer.flush(30)
+    producer.flush(PATIENCE_S)
     kafka.fence_producer(name)
     with pytest.raises(KafkaException) as raised:
-        producer.commit_transaction(30)
+        producer.commit_transaction(PATIENCE_S)
     assert raised.value.args[0].fatal()
     successor = started(kafka, name)
     successor.begin_transaction()
     successor.produce(topic, b"of its successor")
-    successor.commit_transaction(30)
+    successor.commit_transaction(PATIENCE_S)
     assert committed(kafka, topic) == [b"of its successor"]
 
 

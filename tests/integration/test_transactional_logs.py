@@ -34,7 +34,7 @@ from tests.support.transactions import begin, check_rebuilt, end, read_committed
 pytestmark = pytest.mark.slow(30)
 
 THEIRS, OURS = TopicPartition("theirs", 0), TopicPartition("ours", 0)
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 STEPS = 40
 STEP_MS = 400
 CONFIG = LogConfig(segment_ms=1_000, segment_bytes=700)
@@ -81,7 +81,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, java: str) -> Iterator[World
             shutil.copy(path, data / str(OURS))
         kafka.start()
         # It may lead the partition, and have no high watermark yet.
-        wait_until(lambda: answer_of(kafka, OURS.topic, 0).last_stable_offset > 0)
+        wait_until(lambda: all(answer_of(kafka, of.topic, 0).last_stable_offset > 0 for of in (OURS, THEIRS)))
         opened = PartitionLog.open(log.directory, OURS, CONFIG, now=0, clean=True)
         yield World(kafka, root / str(THEIRS), opened)
         opened.abandon()

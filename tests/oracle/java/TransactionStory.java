@@ -20,6 +20,8 @@ import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
 public class TransactionStory {
+    /** Longer than a busy machine takes from a transaction's begin until its record is written. */
+    private static final int SLOW_MS = 5_000;
     private static String bootstrap;
     private static String prefix;
 
@@ -106,7 +108,7 @@ public class TransactionStory {
     }
 
     private static void timeout(String in, KafkaConsumer<String, String> consumer) throws Exception {
-        try (KafkaProducer<String, String> slow = producer(500)) {
+        try (KafkaProducer<String, String> slow = producer(SLOW_MS)) {
             slow.initTransactions();
             slow.beginTransaction();
             slow.send(new ProducerRecord<>(in, 0, "k", "too slow")).get();
@@ -134,7 +136,7 @@ public class TransactionStory {
     private static List<String> read(KafkaConsumer<String, String> consumer, String topic, int count) {
         consumer.subscribe(List.of(topic));
         List<String> found = new ArrayList<>();
-        long until = System.currentTimeMillis() + 40_000;
+        long until = System.currentTimeMillis() + 240_000;
         while (found.size() < count && System.currentTimeMillis() < until) {
             for (ConsumerRecord<String, String> each : consumer.poll(Duration.ofMillis(200))) {
                 found.add(each.value());
@@ -147,7 +149,7 @@ public class TransactionStory {
     private static KafkaProducer<String, String> producer(int timeoutMs) {
         Properties settings = new Properties();
         settings.put("bootstrap.servers", bootstrap);
-        settings.put("transactional.id", prefix + (timeoutMs < 1_000 ? "-slow" : ""));
+        settings.put("transactional.id", prefix + (timeoutMs == SLOW_MS ? "-slow" : ""));
         settings.put("transaction.timeout.ms", timeoutMs);
         return new KafkaProducer<>(settings, new StringSerializer(), new StringSerializer());
     }
