@@ -36,7 +36,6 @@ from muster.testing.control_port import ControlPort
 from tests.support.alive import processes_of
 from tests.support.peers import find_java, require
 
-
 PATIENCE_MS = 240_000
 """Against hanging only."""
 

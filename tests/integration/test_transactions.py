@@ -117,7 +117,9 @@ def test_librdkafka_reads_processes_and_writes(shared_muster: BrokerProcess) -> 
     assert read == [f"{number}-{each}" for number in (0, 2) for each in range(3)]
     for commit, offset in ((True, 7), (False, 3)):
         producer.begin_transaction()
-        producer.send_offsets_to_transaction([TopicPartition(name, 0, offset)], consumer.consumer_group_metadata(), LATEST_S)
+        producer.send_offsets_to_transaction(
+            [TopicPartition(name, 0, offset)], consumer.consumer_group_metadata(), LATEST_S
+        )
         (producer.commit_transaction if commit else producer.abort_transaction)(LATEST_S)
         assert [each.offset for each in consumer.committed([TopicPartition(name, 0)], LATEST_S)] == [7]
     zombie = producer
