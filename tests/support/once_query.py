@@ -2,8 +2,8 @@
 
 once_query.py BOOTSTRAP SOURCE TARGET CHECKPOINT ROWS TASKS KILL: reads batches of ROWS rows in TASKS tasks, and ends
 when it has read what is there. With KILL "N:B" its driver, its JVM and its workers die by SIGKILL as soon as the first
-N tasks of batch B have committed: all of them, before Spark can note it, or one, while the next one writes. With
-"never" it ends by itself.
+N tasks of batch B have committed: all of them, before Spark can note it, or one, before the next one writes. What would
+come after them waits for the kill, however late that comes. With "never" it ends by itself.
 """
 
 from __future__ import annotations
@@ -13,27 +13,50 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from pyspark import TaskContext
 
 from muster.client.config import ClientConfig
 from muster.client.plain.cluster import connect
 from muster.model import TopicPartition
 from muster.spark import session
-from muster.spark.exactly_once import task_name
+from muster.spark.exactly_once import BATCH_ID, task_name
 from tests.support.spark_query import QUIET, Stream
 
 PREFIX = "once"
 
 
-def copy(spark: Any, bootstrap: str, source: str, target: str, checkpoint: Path, rows: int, tasks: int) -> Stream:
+def held_back(number: int, batch: int) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """For mapInArrow: rows pass, but for those of task `number` of a batch and of all that come later."""
+
+    def passing(batches: Iterator[Any]) -> Iterator[Any]:
+        context = TaskContext.get()
+        assert context is not None
+        if (int(context.getLocalProperty(BATCH_ID) or 0), context.partitionId()) >= (batch, number):
+            parent = os.getppid()
+            while os.getppid() == parent:
+                time.sleep(0.1)
+        yield from batches
+
+    return passing
+
+
+def copy(
+    spark: Any, bootstrap: str, source: str, target: str, checkpoint: Path, rows: int, tasks: int, kill: tuple[int, ...]
+) -> Stream:
     """Start the query."""
     options = {"kafka.bootstrap.servers": bootstrap, "subscribe": source, "startingOffsets": "earliest"}
     options |= {"mode": "assign", "maxOffsetsPerTrigger": str(rows), "maxPartitions": str(tasks)}
     frame = spark.readStream.format("muster").options(**options).load()
     to = {"kafka.bootstrap.servers": bootstrap, "topic": target, "exactlyOnce": "true"}
     to |= {"kafka.transactional.id": f"{target}-{PREFIX}", "checkpointLocation": str(checkpoint)}
-    writer = frame.select("key", "value").writeStream.format("muster").options(**to)
+    chosen = frame.select("key", "value")
+    if kill:
+        chosen = chosen.mapInArrow(held_back(*kill), chosen.schema)
+    writer = chosen.writeStream.format("muster").options(**to)
     return Stream(writer.trigger(availableNow=True).start)
 
 
@@ -53,10 +76,11 @@ def kill_when_marked(bootstrap: str, target: str, markers: dict[int, int]) -> No
 if __name__ == "__main__":
     bootstrap, source, target, checkpoint, rows, tasks, kill = sys.argv[1:]
     spark = session("once", "local[1]", **QUIET)
-    query = copy(spark, bootstrap, source, target, Path(checkpoint), int(rows), int(tasks))
+    at = () if kill == "never" else tuple(map(int, kill.split(":")))
+    query = copy(spark, bootstrap, source, target, Path(checkpoint), int(rows), int(tasks), at)
     query.once = True
-    if kill != "never":
-        number, batch = map(int, kill.split(":"))
+    if at:
+        number, batch = at
         threading.Thread(
             target=kill_when_marked, args=(bootstrap, target, dict.fromkeys(range(number), batch + 1)), daemon=True
         ).start()

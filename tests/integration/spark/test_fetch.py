@@ -92,7 +92,7 @@ def test_every_codec_and_headers(cluster, codec):
         producer.produce(
             topic, b"v" * 50, headers=[("n", str(number).encode()), ("none", None)] if number % 2 else None
         )
-    producer.flush(30)
+    producer.flush(300)
     found = reader(cluster.bootstrap, topic, 0, 300, columns=("offset", "headers"))
     rows = pa.Table.from_batches(found.batches()).to_pylist()
     assert rows[3]["headers"] == [{"key": "n", "value": b"3"}, {"key": "none", "value": None}]
@@ -105,7 +105,7 @@ def test_a_broker_that_is_restarted_costs_waiting_only(tmp_path):
         cluster = Cluster(broker.bootstrap)
         topic = cluster.topic(1)
         in_batches(cluster, topic, 3000)
-        batches = reader(broker.bootstrap, topic, 0, 3000, max_bytes=1000, timeout_s=60).batches()
+        batches = reader(broker.bootstrap, topic, 0, 3000, max_bytes=1000, timeout_s=300).batches()
         found = offsets([next(batches)])
         broker.kill()
         restarted = threading.Timer(1.0, broker.start)
@@ -128,7 +128,7 @@ def test_records_that_are_gone_fail_the_task_or_are_passed_over(kafka_broker):
     topic = cluster.written(100, partitions=1)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     for future in admin.delete_records([Place(topic, 0, 40)]).values():
-        future.result(30)
+        future.result(300)
     with pytest.raises(DataLossError, match=r"offsets 10 to 39 .* are gone: .* begins at 40 .* failOnDataLoss"):
         list(reader(cluster.bootstrap, topic, 10, 100).batches())
     kept = reader(cluster.bootstrap, topic, 10, 100, fail_on_data_loss=False)
@@ -149,13 +149,13 @@ def test_read_committed_passes_over_what_was_aborted(kafka_broker):
     cluster = Cluster(kafka_broker.bootstrap)
     topic = cluster.topic(1)
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": topic})
-    producer.init_transactions(30)
+    producer.init_transactions(300)
     for number, end in enumerate([producer.commit_transaction, producer.abort_transaction] * 3):
         producer.begin_transaction()
         for _ in range(5):
             producer.produce(topic, struct.pack(">i", number), partition=0)
-        producer.flush(30)
-        end(30)
+        producer.flush(300)
+        end(300)
     settings = {"kafka.bootstrap.servers": cluster.bootstrap, "subscribe": topic}
     for isolation, expected in (("read_committed", [0, 2, 4]), ("read_uncommitted", [0, 1, 2, 3, 4, 5])):
         options = parse_options(settings | {"isolationLevel": isolation}, streaming=False)

@@ -128,24 +128,36 @@ def test_as_a_stream_time_passes_only_where_a_partition_was_read_to_its_end(read
     assert ticked(rows_of(reader, end, again)) == {}  # the clock stands still
 
 
-def test_time_does_not_pass_where_a_transaction_is_open(kafka_broker):
-    """What stands behind it is not read. How things stand with the groups there is told all the same."""
-    cluster = Cluster(kafka_broker.bootstrap)
+def test_time_does_not_pass_where_a_transaction_is_open(transactional_kafka):
+    """What stands behind it is not read. How things stand with the groups there is told all the same.
+
+    Transactions of other tests may be open in other partitions for a while, which is waited for."""
+    cluster = Cluster(transactional_kafka.bootstrap)
     topic, own = cluster.topic(1), group_partition(cluster.group, KAFKAS_PARTITIONS)
-    writer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": cluster.group})
+    settings = {"bootstrap.servers": cluster.bootstrap, "transaction.timeout.ms": 900_000}
+    writer = Producer({**settings, "transactional.id": cluster.group})
     writer.init_transactions(PATIENCE_S)
     writer.begin_transaction()
     with contextlib.closing(GroupConsumer({"bootstrap.servers": cluster.bootstrap, "group.id": cluster.group})) as one:
         group = one.consumer_group_metadata()
     writer.send_offsets_to_transaction([Offset(topic, 0, 7)], group, PATIENCE_S)
     given = {"kafka.bootstrap.servers": cluster.bootstrap, "history.clock.ms": str(CLOCK_MS)}
-    with stopping(PackedStreamReader(*parse_history_options(given, streaming=True))) as reader:
-        end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
-        times = ticked(rows_of(reader, reader.initialOffset(), end))
-    assert {place: time for place, time in times.items() if time != CLOCK_MS} == {
-        (own, slot): 0 for slot in range(SLOTS)
-    }
-    assert len(times) == KAFKAS_PARTITIONS * SLOTS
+    ends: list[Any] = []
+    times: dict[tuple[int, int], int] = {}
+
+    def read() -> None:
+        with stopping(PackedStreamReader(*parse_history_options(given, streaming=True))) as reader:
+            ends.append(reader.latestOffset(reader.initialOffset(), ReadAllAvailable()))
+            times.update(ticked(rows_of(reader, reader.initialOffset(), ends[-1])))
+        assert len(times) == KAFKAS_PARTITIONS * SLOTS
+        assert all(times[own, slot] == 0 for slot in range(SLOTS))
+
+    until(
+        lambda: bool(times) and {place for place, at in times.items() if at == 0} == {(own, n) for n in range(SLOTS)},
+        read,
+    )
+    assert set(times.values()) == {0, CLOCK_MS}
+    end = ends[-1]
     writer.commit_transaction(PATIENCE_S)
     given["history.clock.ms"] = str(CLOCK_MS + TICK_DEFAULT_MS)
     with stopping(PackedStreamReader(*parse_history_options(given, streaming=True))) as reader:

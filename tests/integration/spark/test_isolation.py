@@ -31,7 +31,8 @@ class Writer:
 
     def __init__(self, cluster):
         self.cluster, self.topic = cluster, cluster.topic(1)
-        self._producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": uuid.uuid4().hex})
+        settings = {"bootstrap.servers": cluster.bootstrap, "transaction.timeout.ms": 900_000}  # one stays open
+        self._producer = Producer({**settings, "transactional.id": uuid.uuid4().hex})
         self._producer.init_transactions(PATIENCE_S)
 
     def begin(self):

@@ -12,6 +12,7 @@ from muster.client.plain.fetch import DataLossError
 from muster.errors import ConfigError, KafkaConnectionError, KafkaError
 from muster.model import OffsetAndMetadata, TopicPartition
 from tests.support.faces import rest, until
+from tests.support.growing import until_said
 from tests.support.queries import audit, grid
 
 pytestmark = pytest.mark.slow
@@ -131,7 +132,7 @@ def test_records_that_retention_took_before_the_query_came(cluster, queries, adm
     first.trigger()
     first.stop()
     for future in admin.delete_records([Place(topic, 0, 40)]).values():
-        future.result(30)
+        future.result(300)
     commit(cluster, topic, 10)
     refuses(queries(topic, "other"), DataLossError, r"offsets 10 to 39 .* are gone: its log begins at 40")
     again = queries(topic, "third", failOnDataLoss="false")
@@ -183,8 +184,15 @@ def test_a_topic_that_is_created_soon_is_waited_for(cluster, queries):
 
 def test_no_broker_is_a_sentence(cluster, queries, monkeypatch, caplog):
     monkeypatch.setattr("muster.spark.source.query_core.NO_BROKER_WARNING_MS", 100)
-    query = queries("t", join_timeout="700ms", kafka_bootstrap_servers="127.0.0.1:1")
-    refuses(query, KafkaConnectionError, r"no broker at 127.0.0.1:1 has answered yet: .*refused")
+
+    def attempt(limit_ms):
+        query = queries("t", f"within-{limit_ms}", join_timeout=f"{limit_ms}ms", kafka_bootstrap_servers="127.0.0.1:1")
+        with pytest.raises(KafkaConnectionError) as refused:
+            query.trigger()
+        query.stop()
+        return str(refused.value)
+
+    assert until_said(r"no broker at 127.0.0.1:1 has answered yet: .*refused", attempt, 700)
     assert any("no broker at 127.0.0.1:1 has answered yet" in told for told in warnings(caplog))
 
 

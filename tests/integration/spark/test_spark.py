@@ -70,7 +70,7 @@ def test_batch_reads(spark, cluster):
         key = str(number).encode() if number % 3 else None
         producer.produce(topic, b"v%d" % number, key, partition=number % 3, timestamp=begin + number)
     producer.produce(topic, None, b"tombstone", partition=0, headers=[("h", b"x")])
-    producer.flush(30)
+    producer.flush(300)
     given = options(cluster, topic)
     del given["groupId"]
     frame = spark.read.format("muster").options(**given, includeHeaders="true", minPartitions="5").load()
@@ -242,8 +242,7 @@ def test_a_topic_created_again_ends_the_query_or_is_told_and_read_whole(streams,
     topic = cluster.written(100, partitions=1)
     source = options(cluster, topic)
     streams.run(source)
-    cluster.delete(topic)
-    cluster.topic(1, topic)
+    cluster.recreate(topic)
     cluster.produce(topic, 160, partitions=1)
     failing = streams.start(source, availableNow=True)
     with pytest.raises(StreamingQueryException, match=r"was deleted and recreated.*failOnDataLoss"):
@@ -320,7 +319,7 @@ def test_rows_and_streams_are_written(spark, cluster, tmp_path):
         with pytest.raises(Exception, match=sentence):
             rows.write.format("muster").options(**to | more).mode(mode).save()
     nowhere = rows.selectExpr("value", "9 as partition").write.format("muster").mode("append")
-    nowhere = nowhere.options(**to | {"kafka.max.block.ms": "500"})
+    nowhere = nowhere.options(**to | {"kafka.max.block.ms": "3000"})
     with pytest.raises(
         Exception, match=f"records for {topic}-9 were not written: topic {topic} has 3 partitions and no partition 9"
     ):

@@ -142,7 +142,8 @@ def test_the_job_writes_what_brokers_told_and_each_row_once(spark: Any, cluster:
     ways = (lambda: history.follow(spark, cluster.bootstrap, str(out), once=True).awaitTermination(600), by_command)
     for client_id, write in zip(("first", "second"), ways, strict=True):
         visit(client_id)
-        eventually(lambda: is_told(cluster) and causes(look(cluster))[-1] is Cause.LEFT)
+        visits = len(found) + 1
+        eventually(lambda: is_told(cluster) and causes(look(cluster)) == [Cause.STARTED, Cause.LEFT] * visits)  # noqa: B023
         write()
         rows = ds.dataset(out / "open" / "rebalances", format="parquet").to_table().to_pylist()
         assert {row["source"] for row in rows} == {"events"}
