@@ -19,8 +19,11 @@ from muster.model import TopicPartition
 from muster.protocol import messages as m
 from tests.support.brokers import BrokerProcess, RawClient
 
-PATIENCE_S = 120
+PATIENCE_S = 240
 PARTITIONS = 6
+LONG: dict[str, object] = {"zookeeper.session.timeout.ms": 8_000}
+"""For a test that looks at leaders and their epochs, or at coordinators: on a busy machine the sessions of brokers that
+live would end meanwhile, and these would change. A broker that is killed is missed after that time only."""
 
 
 def eventually(what: Callable[[], Any]) -> Any:

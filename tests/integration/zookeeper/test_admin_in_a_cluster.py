@@ -12,7 +12,7 @@ from muster.errors import ErrorCode
 from muster.protocol import admin_messages as a
 from muster.protocol import messages as m
 from muster.protocol.primitives import ZERO_UUID
-from tests.support.muster_cluster import Cluster, eventually
+from tests.support.muster_cluster import LONG, Cluster, eventually
 from tests.support.written import build_batch
 from tests.support.zookeepers import ZooKeeperServer
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def cluster(tmp_path: Path, zookeeper: ZooKeeperServer) -> Iterator[Cluster]:
-    with Cluster(tmp_path, zookeeper.chroot()).running() as found:
+    with Cluster(tmp_path, zookeeper.chroot(), LONG).running() as found:
         yield found
 
 

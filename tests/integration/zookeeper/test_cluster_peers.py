@@ -14,7 +14,7 @@ from muster.model import TopicPartition
 from muster.protocol import messages as m
 from muster.zookeeper.consumers.watcher_consumer import WatcherConsumer
 from tests.support import old_kafka, outsiders
-from tests.support.muster_cluster import Cluster, eventually
+from tests.support.muster_cluster import LONG, Cluster, eventually
 from tests.support.zookeepers import ZooKeeperServer
 
 pytestmark = pytest.mark.slow
@@ -24,7 +24,7 @@ PARTITIONS = 6
 
 @pytest.fixture(scope="module")
 def cluster(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("cluster"), zookeeper.chroot()).running() as made:
+    with Cluster(tmp_path_factory.mktemp("cluster"), zookeeper.chroot(), LONG).running() as made:
         yield made
 
 

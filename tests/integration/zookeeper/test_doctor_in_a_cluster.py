@@ -21,7 +21,7 @@ from muster.history.model import Cause
 from muster.history.report import Report
 from muster.history.sources.live import ReaderConfig
 from muster.spark import history
-from tests.support.muster_cluster import Cluster, eventually
+from tests.support.muster_cluster import LONG, Cluster, eventually
 from tests.support.outsiders import Member
 from tests.support.zookeepers import ZooKeeperServer
 
@@ -32,7 +32,7 @@ GROUP, TOPIC = "billing", "flights"
 
 @pytest.fixture
 def cluster(zookeeper: ZooKeeperServer, tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path, zookeeper.chroot()).running() as made:
+    with Cluster(tmp_path, zookeeper.chroot(), LONG).running() as made:
         yield made
 
 

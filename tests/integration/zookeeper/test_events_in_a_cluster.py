@@ -17,7 +17,7 @@ from muster.history.model import Cause
 from muster.history.rules.event_rebalances import by_group
 from muster.model import GROUP_EVENTS_TOPIC, TopicPartition
 from muster.protocol import messages as m
-from tests.support.muster_cluster import PATIENCE_S, Cluster, eventually
+from tests.support.muster_cluster import LONG, PATIENCE_S, Cluster, eventually
 from tests.support.zookeepers import ZooKeeperServer
 
 pytestmark = pytest.mark.slow
@@ -27,7 +27,7 @@ GROUPS = [f"g{number}" for number in range(8)]
 
 @pytest.fixture
 def cluster(zookeeper: ZooKeeperServer, tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path, zookeeper.chroot()).running() as made:
+    with Cluster(tmp_path, zookeeper.chroot(), LONG).running() as made:
         yield made
 
 

@@ -11,7 +11,7 @@ import pytest
 from muster.errors import ErrorCode
 from muster.protocol import messages as m
 from tests.support import outsiders
-from tests.support.muster_cluster import Cluster, eventually, stored
+from tests.support.muster_cluster import LONG, Cluster, eventually, stored
 from tests.support.outsiders import CLIENTS, Feed, Member
 from tests.support.zookeepers import ZooKeeperServer
 
@@ -23,7 +23,7 @@ States = dict[int, tuple[int, int, int]]
 
 @pytest.fixture
 def cluster(zookeeper: ZooKeeperServer, tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path, zookeeper.chroot()).running() as made:
+    with Cluster(tmp_path, zookeeper.chroot(), LONG).running() as made:
         yield made
 
 

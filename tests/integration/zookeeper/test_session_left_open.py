@@ -55,7 +55,7 @@ def test_an_event_loop_that_ends_without_closing_ends_the_session(own_zookeeper:
 
 def test_a_closed_event_loop_is_noticed(own_zookeeper: ZooKeeperServer) -> None:
     how = "loop = asyncio.new_event_loop(); left = loop.run_until_complete(leave()); loop.close()"
-    script = UNCLOSED.format(address=own_zookeeper.address, how=how).replace("timeout_ms=100_000", "timeout_ms=2_000")
+    script = UNCLOSED.format(address=own_zookeeper.address, how=how).replace("timeout_ms=100_000", "timeout_ms=6_000")
     done = run_script(script)
     assert (done.returncode, done.stdout.strip()) == (0, "ended"), done.stderr
 

@@ -26,7 +26,7 @@ from muster.protocol.group_records import GroupMetadataRecord, decode_record
 from muster.zookeeper.cluster.group_znodes import read_znode
 from muster.zookeeper.cluster.slots import SLOT_COUNT, preferred
 from tests.support.brokers import BrokerProcess, RawClient
-from tests.support.muster_cluster import PATIENCE_S, eventually
+from tests.support.muster_cluster import LONG, PATIENCE_S, eventually
 from tests.support.zookeepers import ZooKeeperServer
 
 pytestmark = pytest.mark.slow
@@ -43,7 +43,7 @@ SIMPLE = next(name for name in map("simple-{}".format, range(9_999)) if group_pa
 class Cluster:
     def __init__(self, folder: Path, address: str, assigned: str | None) -> None:
         self.address = address
-        settings: dict[str, object] = {"zookeeper.connect": address, "zookeeper.session.timeout.ms": 2_000}
+        settings: dict[str, object] = {"zookeeper.connect": address, **LONG}
         if assigned is not None:
             settings["server.assigned.groups"] = assigned
         self.brokers = {

@@ -22,7 +22,7 @@ from muster.protocol import transaction_messages as t
 from tests.integration.test_transactions import EXPECTED, told_by_java
 from tests.support.cluster_chaos import Facts
 from tests.support.cluster_transactions import QUICK, Told, Transactions, judge_transactions
-from tests.support.muster_cluster import Cluster, eventually
+from tests.support.muster_cluster import LONG, PATIENCE_S, Cluster, eventually
 from tests.support.zookeepers import ZooKeeperServer
 
 pytestmark = pytest.mark.slow(70)
@@ -49,17 +49,17 @@ def running(tmp_path: Path, zookeeper: ZooKeeperServer) -> Iterator[Callable[...
 def test_javas_producer_sees_what_it_sees_with_one_broker(
     running: Callable[..., Cluster], java: str, store: str
 ) -> None:
-    told = told_by_java(running(store).bootstrap, java)
+    told = told_by_java(running(store, **LONG).bootstrap, java)
     assert told == [*EXPECTED, "the slow one commits: InvalidTxnStateException"]
 
 
 @pytest.mark.parametrize("store", STORES)
 def test_a_transaction_is_over_brokers_and_groups(running: Callable[..., Cluster], store: str) -> None:
-    cluster = running(store)
+    cluster = running(store, **LONG)
     name = f"t-{uuid.uuid4().hex[:6]}"
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         admin.create_topics([NewTopic(name, 6)])
-    eventually(lambda: all(len(cluster.leaders(name, number)) == 6 for number in cluster.brokers))
+    eventually(lambda: all(led(cluster, name, number) == 6 for number in cluster.brokers))
     assert {leader for _, leader, _ in cluster.leaders(name, 1).values()} == {1, 2, 3}
     for k in range(4):
         group = ConfluentConsumer(
@@ -71,19 +71,19 @@ def test_a_transaction_is_over_brokers_and_groups(running: Callable[..., Cluster
             }
         )
         producer = ConfluentProducer({"bootstrap.servers": cluster.bootstrap, "transactional.id": f"{name}-{k}"})
-        producer.init_transactions(60)
+        producer.init_transactions(PATIENCE_S)
         for number in range(4):
             producer.begin_transaction()
             for partition in range(6):
                 producer.produce(name, value=f"{k}-{number}", partition=partition)
             offsets = [TopicPartition(name, partition, number) for partition in range(6)]
-            producer.send_offsets_to_transaction(offsets, group.consumer_group_metadata(), 60)
-            (producer.commit_transaction if number % 2 == 0 else producer.abort_transaction)(60)
+            producer.send_offsets_to_transaction(offsets, group.consumer_group_metadata(), PATIENCE_S)
+            (producer.commit_transaction if number % 2 == 0 else producer.abort_transaction)(PATIENCE_S)
         places = [TopicPartition(name, partition) for partition in range(6)]
-        assert [found.offset for found in group.committed(places, 60)] == [2] * 6
+        assert [found.offset for found in group.committed(places, PATIENCE_S)] == [2] * 6
         group.assign([TopicPartition(name, partition, 0) for partition in range(6)])
         read: list[tuple[int, str]] = []
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_S
         while len(read) < 12 * (k + 1) and time.monotonic() < deadline:
             message = group.poll(0.2)
             if message is not None and message.error() is None:
@@ -101,6 +101,11 @@ def test_a_transaction_is_over_brokers_and_groups(running: Callable[..., Cluster
             for asked in cluster.brokers:
                 assert cluster.ask(asked, find, 4).coordinators[0].node_id == number
     assert set(listed) == {f"{name}-{k}" for k in range(4)}
+
+
+def led(cluster: Cluster, topic: str, asked: int) -> int:
+    """How many partitions have a leader, as a broker tells."""
+    return sum(not error for error, _, _ in cluster.leaders(topic, asked).values())
 
 
 def coordinator(cluster: Cluster, transactional_id: str) -> int:
