@@ -19,6 +19,7 @@ from muster.protocol import messages as m
 from tests.support.allowed_differences import ALLOWED
 from tests.support.brokers import BrokerProcess, RawClient
 from tests.support.differential import LONG_MOMENT_S, Play, play_all
+from tests.support.faces import until_known
 from tests.support.peers import GROUP_PARTITIONS, KafkaBroker
 from tests.support.random_groups import RandomGroup
 from tests.support.random_records import RandomRecords
@@ -40,6 +41,7 @@ def topic_of(*bootstraps: str) -> str:
         with RawClient(bootstrap) as client:
             made = client.ask(m.CreateTopicsRequest([m.CreatableTopic(name, 2, 1)], 20_000), 7)
             assert made.topics[0].error_code == 0, made
+        until_known(bootstrap, name, 2)
     return name
 
 

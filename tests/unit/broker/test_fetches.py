@@ -260,7 +260,7 @@ async def test_a_marker_of_a_coordinator_ends_the_waiting(broker: Broker) -> Non
     asked = committed(broker)
     found: list[list[ErrorCode]] = []
     broker.transactions.writer.write_all(TxnMarker(7, 0, False, 0, 0), [TopicPartition("t", 0)], found.append)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         while waits(asked):
             await asyncio.sleep(0)
     assert found == [[ErrorCode.NONE]]

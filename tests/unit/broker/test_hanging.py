@@ -266,7 +266,7 @@ async def test_an_abort_is_repeated_while_the_partitions_groups_are_read(
         if len(markers) == 2:
             written.set()
 
-    async with running(tmp_path) as broker, asyncio.timeout(30):
+    async with running(tmp_path) as broker, asyncio.timeout(120):
         monkeypatch.setattr(broker.transactions.writer, "write_all", write)
         broker.transactions._abort_hanging(OpenTransaction(9, 2, known, 5, 0), where)
         await written.wait()
@@ -277,7 +277,7 @@ async def test_a_broker_checks_when_it_begins_to_lead_and_when_coordinators_chan
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hanging, "CHECK_AFTER_S", 0.01)
-    async with running(tmp_path) as broker, asyncio.timeout(30):
+    async with running(tmp_path) as broker, asyncio.timeout(120):
         broker.changes.create_topic("t", 1, {})
         topic = broker.topics.get("t")
         assert topic is not None
@@ -316,7 +316,7 @@ async def test_a_transaction_whose_coordinators_topic_is_deleted_is_aborted(
             request = m.DeleteTopicsRequest(topic_names=[TRANSACTION_STATE_TOPIC], timeout_ms=20_000)
             assert client.ask(request, 5).responses[0].error_code == ErrorCode.NONE
 
-    async with running(tmp_path) as broker, asyncio.timeout(30):
+    async with running(tmp_path) as broker, asyncio.timeout(120):
         broker.changes.create_topic("t", 1, {})
         await in_thread(write, broker.bootstrap)
         while broker.transactions._hanging._is_due:  # the look of the start

@@ -237,7 +237,7 @@ class Peer:
 async def asked(links: Links, node: Node) -> Any:
     found: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     links.ask(node, Purpose.MARKERS, REQUEST, 2, found.set_result)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         return await found
 
 
@@ -247,7 +247,7 @@ async def serving(peer: Peer) -> tuple[asyncio.Server, Node]:
 
 
 async def eventually(what: Callable[[], Any]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         while not what():
             await asyncio.sleep(0.01)
 

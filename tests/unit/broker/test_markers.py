@@ -75,7 +75,7 @@ def due(*partitions: TopicPartition) -> Markers:
 
 
 async def until(partitions: Partitions, *marked: TopicPartition) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         while partitions.marked_ones != set(marked):
             partitions.heard.clear()
             await partitions.heard.wait()

@@ -61,7 +61,7 @@ class Peer:
     async def _exactly(self, count: int) -> bytes:
         data = bytearray()
         while len(data) < count:
-            part = await asyncio.wait_for(self.loop.sock_recv(self.socket, count - len(data)), 30)
+            part = await asyncio.wait_for(self.loop.sock_recv(self.socket, count - len(data)), 120)
             if not part:
                 raise EOFError
             data += part

@@ -216,7 +216,7 @@ async def test_a_coordinator_that_is_finishing_the_last_transaction_is_asked_aga
     world.verifier().ask("x", Producer(7, 2), frozenset((T1, T2)), SupportedOperation.ADD, found.append, patient=True)
     world.asked[0][3](answers(ErrorCode.CONCURRENT_TRANSACTIONS))
     assert found == []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         while len(world.asked) < 2:
             await asyncio.sleep(0.005)
     world.asked[1][3](answers(ErrorCode.NONE))

@@ -266,24 +266,33 @@ def test_an_unreachable_cluster_fails_the_future_with_the_reason(producer):
     assert seen == [(None, future.exception())]
 
 
-def test_full_buffer_memory_blocks_for_max_block_ms(producer, monkeypatch):
-    outbox, core = producer._outbox, producer._engine.core
-    core.buffered_bytes = 1900
+def test_full_buffer_memory_blocks_for_max_block_ms(producer):
+    producer._engine.core.buffered_bytes = 1900
     with pytest.raises(KafkaTimeoutError, match="buffer_memory stayed full"):
         producer.send("t", bytes(200))
 
+
+def test_a_caller_that_waits_for_room_goes_on_when_there_is_some(monkeypatch):
+    producer = Producer(bootstrap_servers=NOWHERE, max_block_ms=2_000, buffer_memory=2000)
+    outbox, core = producer._outbox, producer._engine.core
+    core.buffered_bytes = 1900
+
     def free():
+        while not (outbox._waiters and hurries):  # the caller waits
+            time.sleep(0.001)
         core.buffered_bytes = 0
         outbox._on_reported()
 
     hurries = []
     monkeypatch.setattr(outbox, "_make_room", lambda: hurries.append(outbox._drain()))
-    waiting = threading.Timer(0.02, free)
-    waiting.start()
-    with pytest.raises(KafkaTimeoutError, match="was not found"):
-        producer.send("t", bytes(200)).result(30)
-    waiting.join()
-    assert len(hurries) == 1, "a caller that waits does not ask again and again"
+    freeing = threading.Thread(target=free)
+    with producer:
+        freeing.start()
+        sent = producer.send("t", bytes(200))
+        freeing.join()
+        assert len(hurries) == 1, "a caller that waits does not ask again and again"
+        with pytest.raises(KafkaTimeoutError, match="was not found"):
+            sent.result(120)
 
 
 def test_a_caller_that_waits_for_room_is_refused_when_the_producer_is_closed_though_there_is_room_then():
