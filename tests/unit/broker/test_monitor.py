@@ -8,7 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -308,7 +308,7 @@ async def test_work_that_fails_after_its_caller_has_given_up(watched: Watched, m
         raise ValueError("too late")
 
     with ThreadPoolExecutor(1) as pool:
-        asking = pool.submit(watched.monitor._on_loop, fail)
+        asking: Future[None] = pool.submit(watched.monitor._on_loop, fail)
         with pytest.raises(module.BusyError):
             asking.result()  # the loop is busy until then
     await asyncio.sleep(0)

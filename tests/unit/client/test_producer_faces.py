@@ -283,8 +283,13 @@ def test_a_caller_that_waits_for_room_goes_on_when_there_is_some(monkeypatch):
         core.buffered_bytes = 0
         outbox._on_reported()
 
-    hurries = []
-    monkeypatch.setattr(outbox, "_make_room", lambda: hurries.append(outbox._drain()))
+    hurries: list[bool] = []
+
+    def make_room() -> None:
+        hurries.append(True)
+        outbox._drain()
+
+    monkeypatch.setattr(outbox, "_make_room", make_room)
     freeing = threading.Thread(target=free)
     with producer:
         freeing.start()
