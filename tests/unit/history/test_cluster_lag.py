@@ -13,6 +13,7 @@ from muster.history.sources.cluster_lag import LagWatch
 from muster.model import CONSUMER_PROTOCOL_TYPE, Node
 
 NODE = Node(1, "a", 9092)
+DOWN = KafkaTimeoutError("broker 2 (b:9092) did not answer within 10000 ms")
 LISTED = GroupDescription("listed", "Stable", CONSUMER_PROTOCOL_TYPE, "range", NODE, [])
 
 
@@ -22,14 +23,14 @@ class OneList:
     def __init__(self, other: GroupDescription | KafkaError) -> None:
         self._other = other
         self.one_is_down = False
+        self.listings = [GroupListing("listed", CONSUMER_PROTOCOL_TYPE, "Stable", "Classic")]
 
     def describe_cluster(self) -> ClusterDescription:
         return ClusterDescription("c", 1, [NODE])
 
-    def list_consumer_groups(self) -> list[GroupListing]:
-        if self.one_is_down:
-            raise KafkaTimeoutError("gave up after 10000 ms: no connection to 127.0.0.1:9093")
-        return [GroupListing("listed", CONSUMER_PROTOCOL_TYPE, "Stable", "Classic")]
+    def list_consumer_groups_by_broker(self) -> dict[int, list[GroupListing] | KafkaError]:
+        found: dict[int, list[GroupListing] | KafkaError] = {1: self.listings}
+        return found | ({2: DOWN} if self.one_is_down else {})
 
     def describe_consumer_groups(self, names: Collection[str], *, raise_errors: bool) -> dict[str, Any]:
         return {name: LISTED if name == "listed" else self._other for name in names}
@@ -66,14 +67,26 @@ def test_a_group_whose_coordinator_has_moved_since_the_groups_were_listed() -> N
 def test_a_named_group_needs_no_broker_but_its_coordinator() -> None:
     admin: Any = OneList(KafkaError(ErrorCode.GROUP_ID_NOT_FOUND))
     admin.one_is_down = True
-    assert [group.group for group in LagWatch(admin, ["listed"]).poll().groups] == ["listed"]
-    with pytest.raises(KafkaTimeoutError):
-        LagWatch(admin).poll()
+    found = LagWatch(admin, ["listed"]).poll()
+    assert ([group.group for group in found.groups], found.remarks, found.brokers_away) == (["listed"], [], [])
+
+
+def test_a_broker_that_does_not_list_its_groups_is_named() -> None:
+    admin: Any = OneList(KafkaError(ErrorCode.GROUP_ID_NOT_FOUND))
+    admin.one_is_down = True
+    watch = LagWatch(admin)
+    found = watch.poll()
+    assert [group.group for group in found.groups] == ["listed"]
+    assert found.remarks == [f"the groups that broker 2 coordinates are missing: {DOWN}"]
+    assert found.brokers_away == [2]
+    admin.one_is_down = False
+    found = watch.poll()
+    assert (found.remarks, found.brokers_away) == ([], [])
 
 
 def test_a_group_of_another_kind_is_not_missing() -> None:
     """The coordinator of a share group, for example, answers as for one that does not exist."""
     admin: Any = OneList(KafkaError(ErrorCode.GROUP_ID_NOT_FOUND))
-    admin.list_consumer_groups = lambda: [GroupListing("queue", "share", "Stable", "Share")]
+    admin.listings = [GroupListing("queue", "share", "Stable", "Share")]
     found = LagWatch(admin, ["queue"]).poll()
     assert (found.groups, list(found.remarks)) == ([], [])

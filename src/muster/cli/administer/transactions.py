@@ -6,14 +6,19 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
 from muster.cli.administer.confirmation import add_yes, confirm
 from muster.cli.common import add_connection, add_timeout, open_admin, print_json
 from muster.client.admin.admin import Admin
 from muster.client.admin.hanging import find_hanging
-from muster.client.core.admin.transactions import TRANSACTION_STATES, AbortTransactionSpec, HangingTransaction
+from muster.client.core.admin.transactions import (
+    TRANSACTION_STATES,
+    AbortTransactionSpec,
+    HangingTransaction,
+    all_listed,
+)
 from muster.errors import AdminError, ConfigError, KafkaError, MusterError
 from muster.model import TopicPartition
 
@@ -179,17 +184,22 @@ def _check_hanging(arguments: argparse.Namespace) -> None:
 
 
 def _list(admin: Admin, arguments: argparse.Namespace) -> int:
-    found = admin.list_transactions(
+    by_broker = admin.list_transactions_by_broker(
         states=arguments.state,
         producer_ids=arguments.producer_id,
         duration_ms=arguments.duration_filter,
         pattern=arguments.transactional_id_pattern,
     )
+    answers = {broker: listed for broker, listed in by_broker.items() if not isinstance(listed, KafkaError)}
+    found = all_listed(answers or by_broker)
     if arguments.json:
         print_json(found)
     else:
         _print(LIST, [(each.transactional_id, each.coordinator_id, each.producer_id, each.state) for each in found])
-    return 0
+    for broker, listed in by_broker.items():
+        if isinstance(listed, KafkaError):
+            print(f"muster: the ids that broker {broker} coordinates are missing: {listed}", file=sys.stderr)
+    return 0 if len(answers) == len(by_broker) else 1
 
 
 def _describe(admin: Admin, arguments: argparse.Namespace) -> int:
@@ -248,14 +258,27 @@ def _producers(admin: Admin, arguments: argparse.Namespace) -> int:
 def _hanging(admin: Admin, arguments: argparse.Namespace) -> int:
     places = _places(admin, arguments)
     longer_than_ms = arguments.max_transaction_timeout * _MINUTE_MS
-    found = find_hanging(admin, places, longer_than_ms, _now_ms(), broker=arguments.broker_id)
+    found, errors = find_hanging(admin, places, longer_than_ms, _now_ms(), broker=arguments.broker_id)
     if arguments.json:
         print_json(found)
     else:
         _print(HANGING, [_hanging_row(each) for each in found])
         for each in found:
             print(f"muster: end it with: {abort_command(each)}", file=sys.stderr)
-    return 0
+    for sentence in _not_searched(errors):
+        print(f"muster: {sentence}", file=sys.stderr)
+    return 1 if errors else 0
+
+
+def _not_searched(errors: Mapping[TopicPartition, KafkaError]) -> list[str]:
+    """A sentence for each reason: a broker that is down may lead thousands of partitions."""
+    by_reason: dict[str, list[TopicPartition]] = {}
+    for place, error in errors.items():
+        by_reason.setdefault(str(error), []).append(place)
+    return [
+        f"{places[0]}{f' and {len(places) - 1} more' if len(places) > 1 else ''} could not be searched: {reason}"
+        for reason, places in by_reason.items()
+    ]
 
 
 def _places(admin: Admin, arguments: argparse.Namespace) -> list[TopicPartition]:

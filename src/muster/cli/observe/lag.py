@@ -86,7 +86,7 @@ def _show(snapshot: LagSnapshot, arguments: argparse.Namespace) -> int:
     for remark in snapshot.remarks:
         print(f"muster: {remark}", file=sys.stderr, flush=True)
     missing = set(arguments.group) - {group.group for group in snapshot.groups}
-    return 1 if missing else 0
+    return 1 if missing or snapshot.brokers_away else 0
 
 
 def _follow(watch: LagWatch, arguments: argparse.Namespace) -> int:

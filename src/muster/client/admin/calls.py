@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import TypeVar
 
@@ -95,6 +95,10 @@ class BrokerCalls:
         """`send` of a request that looks the same in every version."""
         return await self.send(node_id, type(request), lambda _: request)
 
+    def node(self, node_id: int) -> Node:
+        """A broker, without its address if that is not known."""
+        return self._metadata.brokers.get(node_id) or Node(node_id, "", -1)
+
     async def describe(self, names: list[str] | None) -> MetadataResponse:
         """Metadata of topics; None means all. It creates no topic."""
         build = partial(metadata_request, names, False)
@@ -144,33 +148,112 @@ class BrokerCalls:
         kind: CoordinatorType = CoordinatorType.GROUP,
     ) -> dict[str, V | KafkaError]:
         """Ask the coordinator of each group or transactional id, with one request for all of a coordinator."""
+        return await self.of_nodes(keys, lambda pending: self.coordinators(pending, kind), ask, retry)
 
-        async def attempt(pending: list[str]) -> dict[str, V | KafkaError]:
-            found: dict[str, V | KafkaError] = {}
-            by_node: dict[Node, list[str]] = {}
-            for key, node in (await self.coordinators(pending, kind)).items():
+    async def of_nodes(
+        self,
+        items: Iterable[I],
+        locate: Callable[[list[I]], Awaitable[Mapping[I, Node | KafkaError]]],
+        ask: Callable[[Node, list[I]], Awaitable[Mapping[I, V | KafkaError]]],
+        retry: frozenset[ErrorCode],
+    ) -> dict[I, V | KafkaError]:
+        """Ask the broker of each item, with one request for all items of a broker, all brokers at the same time.
+
+        If some have not answered when the time is up, the outcome of their items is a KafkaTimeoutError that names the
+        broker. If none has, it is raised."""
+        order = list(dict.fromkeys(items))
+        found: dict[I, V | KafkaError] = {}
+        asked: dict[I, Node] = {}
+        away: dict[Node, str] = {}
+
+        async def attempt(pending: list[I]) -> dict[I, V | KafkaError]:
+            by_node: dict[Node, list[I]] = {}
+            for item, node in (await locate(pending)).items():
                 if isinstance(node, KafkaError):
-                    found[key] = node
+                    found[item] = node
                 else:
-                    by_node.setdefault(node, []).append(key)
-            for node, node_keys in by_node.items():
-                found |= await ask(node, node_keys)
-            return found
+                    by_node.setdefault(node, []).append(item)
+                    asked[item] = node
 
-        return await self.settle(keys, attempt, retry)
+            async def one(node: Node) -> None:
+                found.update(await ask(node, by_node[node]))
+
+            await _each(by_node, one, away)
+            return {}
+
+        try:
+            return await self.settle(order, attempt, retry, found)
+        except KafkaTimeoutError as error:
+            missing = [item for item in order if item not in found]
+            errors = {item: self._no_answer(asked[item], away) for item in missing if item in asked}
+            if not found:
+                raise next(iter(errors.values()), error) from None
+            return {item: found[item] if item in found else errors.get(item, error) for item in order}
+
+    async def of_brokers(
+        self, ask: Callable[[int], Awaitable[V]], retry: frozenset[ErrorCode]
+    ) -> dict[int, V | KafkaError]:
+        """Ask all brokers of the cluster at the same time. The outcome of one that has not answered when the time is up
+        is a KafkaTimeoutError that names it; if none has answered, it is raised.
+
+        When a broker has left the cluster or joined it meanwhile, coordinators have moved: all are asked again."""
+        nodes: dict[int, Node] = {}
+        found: dict[int, V | KafkaError] = {}
+        away: dict[Node, str] = {}
+
+        async def one(node: Node) -> None:
+            try:
+                found[node.node_id] = await ask(node.node_id)
+            except (KafkaConnectionError, AuthenticationError):
+                raise
+            except KafkaError as error:
+                found[node.node_id] = error
+
+        async def attempt() -> None:
+            brokers = await self._brokers()
+            if brokers.keys() != nodes.keys():
+                found.clear()
+                nodes.clear()
+                nodes.update(brokers)
+            await _each([node for number, node in nodes.items() if _is_open(number, found, retry)], one, away)
+            refused = next((answer for answer in found.values() if _refused(answer, retry)), None)
+            if isinstance(refused, KafkaError):
+                raise refused
+
+        try:
+            await self.retried(attempt, retry)
+        except KafkaTimeoutError as error:
+            errors = {number: self._no_answer(node, away) for number, node in nodes.items()}
+            if not found:
+                raise next(iter(errors.values()), error) from None
+            return {number: found[number] if number in found else errors[number] for number in sorted(nodes)}
+        return {number: found[number] for number in sorted(nodes)}
+
+    async def _brokers(self) -> dict[int, Node]:
+        brokers = (await self.describe([])).brokers
+        return {broker.node_id: Node(broker.node_id, broker.host, broker.port) for broker in brokers}
+
+    def _no_answer(self, node: Node, away: Mapping[Node, str]) -> KafkaTimeoutError:
+        limit = self._config.default_api_timeout_ms
+        address = f" ({node.host}:{node.port})" if node.host else ""
+        why = f": {away[node]}" if node in away else ""
+        return KafkaTimeoutError(f"broker {node.node_id}{address} did not answer within {limit} ms{why}")
 
     async def settle(
         self,
         items: Iterable[I],
         attempt: Callable[[list[I]], Awaitable[dict[I, V]]],
         retry: frozenset[ErrorCode],
+        found: dict[I, V] | None = None,
     ) -> dict[I, V]:
-        """Ask for items until none of them is refused with an error of `retry`, or the time is up."""
+        """Ask for items until none of them is refused with an error of `retry`, or the time is up. An attempt may put
+        outcomes into `found` as they arrive, so that they are not lost if the time is up before it returns."""
         order = list(dict.fromkeys(items))
-        found: dict[I, V] = {}
+        if found is None:
+            found = {}
 
         async def rest() -> None:
-            pending = [item for item in order if item not in found or _refused(found[item], retry)]
+            pending = [item for item in order if _is_open(item, found, retry)]
             found.update(await attempt(pending))
             for item in order:
                 if item not in found:
@@ -218,6 +301,35 @@ class BrokerCalls:
             await asyncio.sleep(wait_ms / 1000)
         why = last or self._metadata.last_error or "no answer"
         raise KafkaTimeoutError(f"gave up after {limit} ms: {why}")
+
+
+async def _each(nodes: Iterable[Node], ask: Callable[[Node], Awaitable[None]], away: dict[Node, str]) -> None:
+    """Ask each of these brokers, at the same time; `away` learns why one cannot be reached.
+
+    Raises:
+        KafkaConnectionError: at least one could not be reached. All others have answered.
+    """
+    lost: list[KafkaConnectionError] = []
+
+    async def one(node: Node) -> None:
+        try:
+            await ask(node)
+        except KafkaConnectionError as error:
+            away[node] = str(error)
+            lost.append(error)
+
+    tasks = [asyncio.ensure_future(one(node)) for node in nodes]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+    if lost:
+        raise lost[0]
+
+
+def _is_open(item: I, found: Mapping[I, object], retry: frozenset[ErrorCode]) -> bool:
+    return item not in found or _refused(found[item], retry)
 
 
 def _refused(answer: object, retry: frozenset[ErrorCode]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Literal, overload
@@ -38,7 +37,18 @@ class GroupsPart(AdminPart):
         """The groups of all brokers, sorted by id; only those in the given states and of the given types, if any.
 
         Raises:
-            KafkaError: a broker refused to list its groups.
+            KafkaError: a broker refused to list its groups, or did not answer.
+            UnsupportedVersionError: a broker is too old for the filter.
+        """
+        return rules.all_groups(await self.list_consumer_groups_by_broker(states=states, types=types))
+
+    async def list_consumer_groups_by_broker(
+        self, *, states: Iterable[str] = (), types: Iterable[str] = ()
+    ) -> dict[int, list[GroupListing] | KafkaError]:
+        """`list_consumer_groups`, for each broker, or why it did not list its groups.
+
+        Raises:
+            KafkaTimeoutError: no broker answered.
             UnsupportedVersionError: a broker is too old for the filter.
         """
         request = ListGroupsRequest(list(states), list(types))
@@ -50,13 +60,7 @@ class GroupsPart(AdminPart):
                 raise error
             return [GroupListing(g.group_id, g.protocol_type, g.group_state, g.group_type) for g in answer.groups]
 
-        async def everywhere() -> dict[str, GroupListing]:
-            cluster = await self._calls.describe([])
-            lists = await asyncio.gather(*(one(broker.node_id) for broker in cluster.brokers))
-            return {group.group_id: group for groups in lists for group in groups}
-
-        found = await self._calls.retried(everywhere, COORDINATOR_RETRIABLE)
-        return [found[group_id] for group_id in sorted(found)]
+        return await self._calls.of_brokers(one, COORDINATOR_RETRIABLE)
 
     @overload
     async def describe_consumer_groups(

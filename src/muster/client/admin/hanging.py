@@ -3,31 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from muster.client.admin.admin import Admin
 from muster.client.core.admin.transactions import HangingTransaction, hanging_transactions, open_transactions
+from muster.errors import KafkaError
 from muster.model import TopicPartition
 
 _AT_ONCE = 500
 """Partitions in one request."""
 
 
+class HangingSearch(NamedTuple):
+    """The transactions that were found, and why some partitions could not be searched."""
+
+    found: list[HangingTransaction]
+    errors: dict[TopicPartition, KafkaError]
+
+
 def find_hanging(
     admin: Admin, partitions: Sequence[TopicPartition], longer_than_ms: int, now_ms: int, *, broker: int | None = None
-) -> list[HangingTransaction]:
+) -> HangingSearch:
     """The transactions that hang in these partitions and whose last batch is older than `longer_than_ms`, which must be
     more than the longest `transaction.timeout.ms`: until then a transaction may end by itself. `broker` asks a replica
     there instead of the leaders.
 
     Raises:
-        AdminError: a partition, or a transactional id, cannot be described.
+        KafkaError: a coordinator does not say what it has: each open transaction may be one of its own.
     """
     candidates: list[HangingTransaction] = []
+    errors: dict[TopicPartition, KafkaError] = {}
     for first in range(0, len(partitions), _AT_ONCE):
-        producers = admin.describe_producers(partitions[first : first + _AT_ONCE], broker=broker)
+        some = partitions[first : first + _AT_ONCE]
+        answers = admin.describe_producers(some, broker=broker, raise_errors=False)
+        errors |= {place: each for place, each in answers.items() if isinstance(each, KafkaError)}
+        producers = {place: each for place, each in answers.items() if not isinstance(each, KafkaError)}
         candidates += open_transactions(producers, longer_than_ms, now_ms)
     if not candidates:
-        return []
+        return HangingSearch([], errors)
     listed = admin.list_transactions(producer_ids=sorted({each.producer_id for each in candidates}))
     described = admin.describe_transactions([each.transactional_id for each in listed], raise_errors=False)
-    return hanging_transactions(candidates, listed, described)
+    return HangingSearch(hanging_transactions(candidates, listed, described), errors)

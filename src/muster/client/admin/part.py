@@ -10,7 +10,7 @@ from muster.client.config import AdminConfig
 from muster.client.core import offset_requests
 from muster.client.core.admin import admin as rules
 from muster.errors import AdminError, ErrorCode, KafkaError
-from muster.model import TopicPartition
+from muster.model import Node, TopicPartition
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -49,17 +49,9 @@ class AdminPart:
     ) -> dict[TopicPartition, V | KafkaError]:
         """Ask each partition's leader, with one request for all partitions of a leader."""
 
-        async def attempt(pending: list[TopicPartition]) -> dict[TopicPartition, V | KafkaError]:
+        async def locate(pending: list[TopicPartition]) -> dict[TopicPartition, Node | KafkaError]:
             topics = list(offset_requests.by_topic(sorted(pending)))
-            found: dict[TopicPartition, V | KafkaError] = {}
-            by_leader: dict[int, list[TopicPartition]] = {}
-            for partition, leader in sorted(rules.leaders(await self._calls.describe(topics), pending).items()):
-                if isinstance(leader, KafkaError):
-                    found[partition] = leader
-                else:
-                    by_leader.setdefault(leader, []).append(partition)
-            for leader, owned in by_leader.items():
-                found |= await ask(leader, owned)
-            return found
+            found = sorted(rules.leaders(await self._calls.describe(topics), pending).items())
+            return {place: self._calls.node(leader) if isinstance(leader, int) else leader for place, leader in found}
 
-        return await self._calls.settle(partitions, attempt, retry)
+        return await self._calls.of_nodes(partitions, locate, lambda node, led: ask(node.node_id, led), retry)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Literal, TypeVar, overload
 
@@ -40,7 +39,26 @@ class TransactionsPart(AdminPart):
         the pattern as a whole (a regular expression of RE2). A filter that is not set matches all.
 
         Raises:
-            KafkaError: a broker refused to list its ids; INVALID_REGULAR_EXPRESSION for the pattern.
+            KafkaError: a broker refused to list its ids, or did not answer; INVALID_REGULAR_EXPRESSION for the pattern.
+            UnsupportedVersionError: a broker is too old for the filter.
+        """
+        by_broker = await self.list_transactions_by_broker(
+            states=states, producer_ids=producer_ids, duration_ms=duration_ms, pattern=pattern
+        )
+        return rules.all_listed(by_broker)
+
+    async def list_transactions_by_broker(
+        self,
+        *,
+        states: Iterable[str] = (),
+        producer_ids: Iterable[int] = (),
+        duration_ms: int = -1,
+        pattern: str | None = None,
+    ) -> dict[int, list[TransactionListing] | KafkaError]:
+        """`list_transactions`, for each broker, or why it did not list its ids.
+
+        Raises:
+            KafkaTimeoutError: no broker answered.
             UnsupportedVersionError: a broker is too old for the filter.
         """
         wanted, ids = list(states), list(producer_ids)
@@ -53,13 +71,7 @@ class TransactionsPart(AdminPart):
             answer = await self._calls.send(broker, ListTransactionsRequest, build)
             return rules.listed_transactions(answer, broker)
 
-        async def everywhere() -> dict[str, TransactionListing]:
-            cluster = await self._calls.describe([])
-            lists = await asyncio.gather(*(one(broker.node_id) for broker in cluster.brokers))
-            return {each.transactional_id: each for listed in lists for each in listed}
-
-        found = await self._calls.retried(everywhere, COORDINATOR_RETRIABLE)
-        return [found[transactional_id] for transactional_id in sorted(found)]
+        return await self._calls.of_brokers(one, COORDINATOR_RETRIABLE)
 
     @overload
     async def describe_transactions(

@@ -64,13 +64,15 @@ class GroupLag:
 
 @dataclass(frozen=True, slots=True)
 class LagSnapshot:
-    """The lag of all groups at one time. `remarks` are sentences about what could not be read."""
+    """The lag of all groups at one time. `remarks` are sentences about what could not be read; `brokers_away` are those
+    that did not list their groups, which are missing then."""
 
     at_ms: int
     took_ms: int = 0
     brokers: int | None = None
     groups: Sequence[GroupLag] = ()
     remarks: Sequence[str] = field(default=())
+    brokers_away: Sequence[int] = ()
 
 
 # --- seconds ---------------------------------------------------------------------------------------------------------

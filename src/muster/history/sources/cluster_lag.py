@@ -13,8 +13,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from muster.client.admin.admin import Admin
-from muster.client.core.admin.admin import GroupDescription, GroupListing
-from muster.errors import ErrorCode, KafkaError, UnsupportedVersionError
+from muster.client.core.admin.admin import GroupDescription, GroupListing, all_groups
+from muster.errors import ErrorCode, KafkaError, KafkaTimeoutError, UnsupportedVersionError
 from muster.history.lag.groups import (
     GroupLag,
     LagSnapshot,
@@ -51,6 +51,7 @@ class LagWatch:
         self._groups = frozenset(groups)
         self._reading = reading if reading is not None and find_spec("pyarrow") and find_spec("numpy") else None
         self._ends = LogEndTimes()
+        self._away: list[int] = []
 
     def poll(self) -> LagSnapshot:
         """Take one snapshot.
@@ -59,7 +60,7 @@ class LagWatch:
             KafkaTimeoutError: no broker answers.
             KafkaError: the cluster does not even list its groups.
         """
-        begun, warnings = time.monotonic(), ReaderWarnings()
+        begun, warnings, self._away = time.monotonic(), ReaderWarnings(), []
         brokers = self._brokers()
         described = self._described(warnings)
         offsets = self._committed(sorted(described), warnings)
@@ -76,7 +77,9 @@ class LagWatch:
         self._read_times(found)
         self._ends.keep_times(first_unread_offsets(found))
         took_ms = int((time.monotonic() - begun) * 1_000)
-        return replace(with_seconds(found, self._ends), took_ms=took_ms, remarks=warnings.sentences())
+        return replace(
+            with_seconds(found, self._ends), took_ms=took_ms, remarks=warnings.sentences(), brokers_away=self._away
+        )
 
     def _brokers(self) -> int | None:
         try:
@@ -87,8 +90,8 @@ class LagWatch:
     def _described(self, warnings: ReaderWarnings) -> dict[str, GroupDescription]:
         found: dict[str, GroupDescription] = {}
         missing: list[str] = []
-        # Named groups need only their coordinators. All groups are listed by all brokers, one of which may be down.
-        names = sorted(self._groups) or [one.group_id for one in self._admin.list_consumer_groups() if _has_lag(one)]
+        # Named groups need only their coordinators.
+        names = sorted(self._groups) or [name for name, group in self._listed(warnings).items() if _has_lag(group)]
         for name, answer in self._admin.describe_consumer_groups(names, raise_errors=False).items():
             if isinstance(answer, GroupDescription):
                 if answer.protocol_type in _PROTOCOL_TYPES:
@@ -96,20 +99,32 @@ class LagWatch:
             elif name in self._groups and answer.code is ErrorCode.GROUP_ID_NOT_FOUND:
                 missing.append(name)
             else:
-                warnings.add(f"group {name} cannot be described: {answer.code.name}")
+                why = str(answer) if isinstance(answer, KafkaTimeoutError) else answer.code.name
+                warnings.add(f"group {name} cannot be described: {why}")
         if missing:  # or of another kind
-            listed = {one.group_id for one in self._admin.list_consumer_groups()}
+            listed = self._listed(warnings)
             for name in missing:
                 if name not in listed:
                     warnings.add(f"group {name} does not exist")
         return found
+
+    def _listed(self, warnings: ReaderWarnings) -> dict[str, GroupListing]:
+        """The groups of all brokers that answer, by id."""
+        by_broker = self._admin.list_consumer_groups_by_broker()
+        answers = {broker: listed for broker, listed in by_broker.items() if not isinstance(listed, KafkaError)}
+        for broker, listed in by_broker.items():
+            if answers and isinstance(listed, KafkaError):
+                self._away.append(broker)
+                warnings.add(f"the groups that broker {broker} coordinates are missing: {listed}")
+        return {group.group_id: group for group in all_groups(answers or by_broker)}
 
     def _committed(self, groups: list[str], warnings: ReaderWarnings) -> dict[str, CommittedOffsets]:
         found: dict[str, CommittedOffsets] = {}
         for group, answers in self._admin.list_offsets_of_consumer_groups(groups, raise_errors=False).items():
             found[group] = {}
             if isinstance(answers, KafkaError):
-                warnings.add(f"the offsets of group {group} could not be read: {answers.code.name}")
+                why = str(answers) if isinstance(answers, KafkaTimeoutError) else answers.code.name
+                warnings.add(f"the offsets of group {group} could not be read: {why}")
             else:
                 found[group] = {
                     place: position for place, position in answers.items() if not isinstance(position, KafkaError)

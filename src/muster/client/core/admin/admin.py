@@ -317,6 +317,20 @@ def _member(answer: DescribedGroupMember, protocol_type: str) -> MemberDescripti
     return member
 
 
+def all_groups(by_broker: Mapping[int, list[GroupListing] | KafkaError]) -> list[GroupListing]:
+    """The groups of all brokers, sorted by id.
+
+    Raises:
+        KafkaError: that of a broker that has not listed its groups.
+    """
+    found: dict[str, GroupListing] = {}
+    for listed in by_broker.values():
+        if isinstance(listed, KafkaError):
+            raise listed
+        found |= {group.group_id: group for group in listed}
+    return [found[group_id] for group_id in sorted(found)]
+
+
 def leaders(answer: MetadataResponse, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | KafkaError]:
     """Which broker leads each partition, or why none does."""
     known = {topic.name: topic for topic in answer.topics}

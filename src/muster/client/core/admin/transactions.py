@@ -111,6 +111,20 @@ def listed_transactions(answer: ListTransactionsResponse, broker: int) -> list[T
     ]
 
 
+def all_listed(by_broker: Mapping[int, list[TransactionListing] | KafkaError]) -> list[TransactionListing]:
+    """The ids of all brokers, sorted.
+
+    Raises:
+        KafkaError: that of a broker that has not listed its ids.
+    """
+    found: dict[str, TransactionListing] = {}
+    for listed in by_broker.values():
+        if isinstance(listed, KafkaError):
+            raise listed
+        found |= {each.transactional_id: each for each in listed}
+    return [found[transactional_id] for transactional_id in sorted(found)]
+
+
 def check_transactional_ids(ids: Iterable[str]) -> list[str]:
     """Check the caller's transactional ids."""
     if isinstance(ids, str):

@@ -1,0 +1,83 @@
+"""Commands about all brokers of a cluster in which one is frozen or down: they print what the others answer, name the
+broker, and exit with 1."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from muster.cli.main import main
+from tests.support.broker_away import World, running
+from tests.support.brokers import in_thread
+
+pytestmark = pytest.mark.slow(25)
+
+LIMIT_MS = 2_000
+"""More than the second after which a request that any broker may answer is given to another broker."""
+
+
+@pytest.fixture(params=["frozen", "down"])
+async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    async with running(request.param) as found:
+        yield found
+
+
+async def code_of(world: World, *words: str) -> int:
+    connection = ["--bootstrap", world.first.bootstrap, "--timeout-ms", str(LIMIT_MS), "--log-level", "ERROR"]
+    found: int = await in_thread(main, [*words, *connection])
+    return found
+
+
+def away(world: World) -> str:
+    return f"broker 2 (127.0.0.1:{world.other_port}) did not answer within {LIMIT_MS} ms"
+
+
+async def test_the_ids_of_the_others_are_listed(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    assert await code_of(world, "transactions", "list") == 1
+    said = capsys.readouterr()
+    assert [line.split() for line in said.out.splitlines()[1:]] == [["here", "1", "7", "Ongoing"]]
+    assert said.err.startswith(f"muster: the ids that broker 2 coordinates are missing: {away(world)}")
+    assert len(said.err.splitlines()) == 1
+
+
+async def test_the_ids_of_the_others_are_described(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    ids = ["--transactional-id", "here", "--transactional-id", "away"]
+    assert await code_of(world, "transactions", "describe", *ids) == 1
+    said = capsys.readouterr()
+    assert [line.split()[:3] for line in said.out.splitlines()[1:]] == [["1", "here", "7"]]
+    assert said.err.startswith(f"muster: {away(world)}")
+
+
+async def test_no_transaction_is_said_to_hang_while_a_coordinator_is_away(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await code_of(world, "transactions", "find-hanging", "--topic", "t") == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith(f"muster: {away(world)}")
+
+
+async def test_partitions_of_the_others_are_searched(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    world.is_any_open = False
+    assert await code_of(world, "transactions", "find-hanging", "--topic", "t") == 1
+    said = capsys.readouterr()
+    assert len(said.out.splitlines()) == 1
+    assert said.err.startswith(f"muster: t-1 could not be searched: {away(world)}")
+
+
+async def test_the_lag_of_the_others_groups_is_shown(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    assert await code_of(world, "lag") == 1
+    said = capsys.readouterr()
+    rows = [line.split()[:7] for line in said.out.splitlines()[1:]]
+    assert rows == [["here", "Empty", "t", "0", "2", "5", "3"], ["here", "Empty", "t", "1", "2", "-", "-"]]
+    groups, place = said.err.splitlines()
+    assert groups.startswith(f"muster: the groups that broker 2 coordinates are missing: {away(world)}")
+    assert place.startswith(f"muster: the lag in t-1 is not known: {away(world)}")
+
+
+async def test_of_named_groups_the_others_are_shown(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    assert await code_of(world, "lag", "--group", "here", "--group", "away") == 1
+    said = capsys.readouterr()
+    assert {line.split()[0] for line in said.out.splitlines()[1:]} == {"here"}
+    assert said.err.startswith(f"muster: group away cannot be described: {away(world)}")
