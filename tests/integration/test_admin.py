@@ -197,7 +197,7 @@ def test_a_deleted_and_recreated_topic_is_written_to_again(admin, cluster):
 NONE = TopicPartition("not-there", 0)
 STRANGERS = [GroupMember("stranger"), GroupMember("another")]
 MISSING = ConfigResource(ConfigResourceType.TOPIC, "not-there")
-PATIENCE_MS = 500
+IMPATIENT = {"retries": 3}
 """A topic that does not exist might be created: some calls wait for it."""
 
 FAILING = {
@@ -228,8 +228,10 @@ FAILING = {
 @pytest.mark.parametrize("call", FAILING.values(), ids=FAILING)
 async def test_a_call_that_failed_raises_unless_the_outcomes_are_asked_for(cluster, call):
     async with AsyncAdmin(bootstrap_servers=cluster.bootstrap) as patient:
-        await patient.describe_transactions(["not-there"], raise_errors=False)  # waits for the coordinator's topic
-    async with AsyncAdmin(bootstrap_servers=cluster.bootstrap, default_api_timeout_ms=PATIENCE_MS) as admin:
+        # They wait for the coordinators' topics.
+        await patient.describe_transactions(["not-there"], raise_errors=False)
+        await patient.describe_consumer_groups(["not-there"], raise_errors=False)
+    async with AsyncAdmin(bootstrap_servers=cluster.bootstrap, **IMPATIENT) as admin:
         with pytest.raises(AdminError) as raised:
             await call(admin)
         outcomes = await call(admin, raise_errors=False)
@@ -245,7 +247,7 @@ def codes(answers):
 
 
 def both_ways(bootstrap, call):
-    with Admin(bootstrap_servers=bootstrap, default_api_timeout_ms=PATIENCE_MS) as admin:
+    with Admin(bootstrap_servers=bootstrap, **IMPATIENT) as admin:
         with pytest.raises(AdminError) as raised:
             call(admin)
         return raised.value, call(admin, raise_errors=False)

@@ -111,7 +111,7 @@ def test_offsets_are_reset_to_where_kafkas_tool_resets_them(cluster, muster, tmp
 
     def kafkas(form: list[str]) -> set[tuple[str, ...]]:
         words = ["--bootstrap-server", cluster.bootstrap, "--group", cluster.group, "--reset-offsets", *form]
-        done = run_kafka_class(GROUP_TOOL, *words, "--export", "--dry-run", timeout_s=300)
+        done = run_kafka_class(GROUP_TOOL, *words, "--export", "--dry-run", "--timeout", "300000")
         return plan("".join(line for line in done.stdout.splitlines(keepends=True) if line.startswith(topic)))
 
     with ThreadPoolExecutor(2) as threads:
@@ -319,7 +319,7 @@ def test_settings_as_kafkas_tool_shows_them(cluster, muster):
         }
 
     until(lambda: set(own()) == {"segment.ms", "cleanup.policy"}, lambda: None)
-    told = run_kafka_class("kafka.admin.ConfigCommand", *words, timeout_s=300).stdout.splitlines()[1:]
+    told = run_kafka_class("kafka.admin.ConfigCommand", *words).stdout.splitlines()[1:]
     assert dict(line.split()[0].split("=") for line in told) == own()
     muster("configs", "alter", "groups", cluster.group, "--set", "consumer.heartbeat.interval.ms=6000")
     until(lambda: f"group {cluster.group}\n" in muster("configs", "list", "groups"), lambda: None)

@@ -203,7 +203,7 @@ def test_producers(admin, cluster):
     place, missing = TopicPartition(topic, 0), TopicPartition(topic, 9)
     with Producer(bootstrap_servers=cluster.bootstrap) as producer:
         for _ in range(3):
-            producer.send(topic, b"x", partition=0).result(60)
+            producer.send(topic, b"x", partition=0).result(300)
     found = admin.describe_producers([place, TopicPartition(topic, 1), missing], raise_errors=False)
     [state] = found[place]
     assert state.producer_id >= 0
@@ -263,11 +263,11 @@ def test_partitions_move_between_brokers(kafka_cluster):
     with Admin(bootstrap_servers=kafka_cluster.bootstrap) as admin:
         admin.create_topics([NewTopic(place.topic, assignments={0: [1, 2]})])
 
-        def partition():
-            found = admin.describe_topics([place.topic], raise_errors=False)[place.topic]
-            return None if isinstance(found, KafkaError) else found.partitions[0]
+        until_known(kafka_cluster.bootstrap, place.topic, 1)
 
-        until(lambda: partition() is not None, rest)
+        def partition():
+            return admin.describe_topics([place.topic])[place.topic].partitions[0]
+
         refused = admin.alter_partition_reassignments(
             {place: [1, 2, 3]}, allow_replication_factor_change=False, raise_errors=False
         )

@@ -5,18 +5,32 @@ As test_broker_matches_kafka.py; what is changed for good is changed in the same
 
 from __future__ import annotations
 
-import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from muster.errors import ErrorCode
 from muster.protocol import admin_messages as a
 from muster.protocol import messages as m
 from muster.protocol.api import ApiKey
 from muster.protocol.primitives import Request
 from muster.protocol.records.compression import Compression
 from muster.protocol.records.record_batch import read_header
-from tests.support.same_answers import Step, World, compare, list_offsets, plain, produce, until_ready, versions
+from tests.support.brokers import BrokerProcess
+from tests.support.faces import rest, until
+from tests.support.peers import NEVER_KILLED, KafkaBroker
+from tests.support.same_answers import (
+    Step,
+    World,
+    compare,
+    connect,
+    list_offsets,
+    plain,
+    produce,
+    until_ready,
+    versions,
+)
 from tests.support.written import build_batch
 
 pytestmark = pytest.mark.slow
@@ -212,78 +226,98 @@ def test_several_resources_at_once(worlds: tuple[World, World]) -> None:
     compare(steps, worlds, versions(ApiKey.INCREMENTAL_ALTER_CONFIGS))
 
 
-def test_what_is_altered_is_told_with_its_source(worlds: tuple[World, World]) -> None:
-    """Settings that no other test looks at: the brokers are shared."""
-    both, nothing = [(TOPIC, "topic"), (BROKER, "1"), (BROKER, "")], {"": None}
-    names = ["log.segment.delete.delay.ms", "log.preallocate", "file.delete.delay.ms", "preallocate", "cleanup.policy"]
-    told = []
-    for world in worlds:
-        ask = world.client.ask
-        found: list[Any] = []
-
-        def look(world: World = world, found: list[Any] = found) -> None:
-            asked = [
-                m.DescribeConfigsResource(kind, world.topic if kind == TOPIC else name, names) for kind, name in both
-            ]
-            answer = world.client.ask(m.DescribeConfigsRequest(asked, True, False), 4)
-            found.append(plain(answer, world) | nothing)
-
-        look()
-        for name, changes in (
-            ("1", [("log.segment.delete.delay.ms", SET, "61000"), ("log.preallocate", SET, "true")]),
-            ("", [("log.segment.delete.delay.ms", SET, "62000")]),
-            (world.topic, [("file.delete.delay.ms", SET, " 63000 "), ("cleanup.policy", APPEND, "compact")]),
-            ("1", [("log.segment.delete.delay.ms", DELETE, None), ("log.preallocate", DELETE, None)]),
-            ("", [("log.segment.delete.delay.ms", DELETE, None)]),
-            (world.topic, [("cleanup.policy", SUBTRACT, "delete")]),
-            (world.topic, [("file.delete.delay.ms", DELETE, None), ("cleanup.policy", DELETE, None)]),
-        ):
-            kind = TOPIC if name == world.topic else BROKER
-            found.append(plain(ask(alter(name, *changes, kind=kind, validate=False), 1), world))
-            wait_until_known(world, name if kind == BROKER else None, changes[0])
-            look()
-        told.append(found)
+def test_what_is_altered_is_told_with_its_source(tmp_path: Path) -> None:
+    """On brokers of its own: their settings are those of all their topics."""
+    with KafkaBroker(tmp_path / "kafka", NEVER_KILLED) as kafka, BrokerProcess(tmp_path / "muster") as muster:
+        told = [settings_through_changes(broker.bootstrap) for broker in (muster, kafka)]
     for number, (ours, theirs) in enumerate(zip(*told, strict=True)):
         assert ours == theirs, f"step {number}: ours, then Kafka's"
 
 
-def wait_until_known(world: World, broker: str | None, change: tuple[str, int, str | None]) -> None:
-    """Kafka's broker hears of it after the answer."""
-    kind, name = (TOPIC, world.topic) if broker is None else (BROKER, broker)
-    source = 1 if broker is None else 2 if broker else 3
-    wanted = change[1] != DELETE
-    asked = m.DescribeConfigsRequest([m.DescribeConfigsResource(kind, name, [change[0]])], True, False)
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
+def settings_through_changes(bootstrap: str) -> list[Any]:
+    """What is told of some settings at first and after each change, with the answers to the changes."""
+    both, nothing = [(TOPIC, "topic"), (BROKER, "1"), (BROKER, "")], {"": None}
+    names = ["log.segment.delete.delay.ms", "log.preallocate", "file.delete.delay.ms", "preallocate", "cleanup.policy"]
+    world = connect(bootstrap, "altered")
+    found: list[Any] = []
+
+    def look() -> None:
+        asked = [m.DescribeConfigsResource(kind, world.topic if kind == TOPIC else name, names) for kind, name in both]
+        answer = world.client.ask(m.DescribeConfigsRequest(asked, True, False), 4)
+        found.append(plain(answer, world) | nothing)
+
+    with world.client:
+        look()
+        for name, changes, then in (
+            ("1", [("log.segment.delete.delay.ms", SET, "61000"), ("log.preallocate", SET, "true")], ["61000", "true"]),
+            ("", [("log.segment.delete.delay.ms", SET, "62000")], ["62000"]),
+            (
+                world.topic,
+                [("file.delete.delay.ms", SET, " 63000 "), ("cleanup.policy", APPEND, "compact")],
+                ["63000", "delete,compact"],
+            ),
+            ("1", [("log.segment.delete.delay.ms", DELETE, None), ("log.preallocate", DELETE, None)], [None, None]),
+            ("", [("log.segment.delete.delay.ms", DELETE, None)], [None]),
+            (world.topic, [("cleanup.policy", SUBTRACT, "delete")], ["compact"]),
+            (world.topic, [("file.delete.delay.ms", DELETE, None), ("cleanup.policy", DELETE, None)], [None, None]),
+        ):
+            kind = TOPIC if name == world.topic else BROKER
+            answer = world.client.ask(alter(name, *changes, kind=kind, validate=False), 1)
+            found.append(plain(answer, world))
+            wait_until_known(world, kind, name, {change[0]: value for change, value in zip(changes, then, strict=True)})
+            look()
+    return found
+
+
+def wait_until_known(world: World, kind: int, name: str, values: dict[str, str | None]) -> None:
+    """Kafka's broker hears of a change after the answer. The values are the resource's own, None where it has none."""
+    source = 1 if kind == TOPIC else 2 if name else 3
+    asked = m.DescribeConfigsRequest([m.DescribeConfigsResource(kind, name, list(values))], True, False)
+    found: dict[str, str | None] = {}
+
+    def look() -> None:
         (result,) = world.client.ask(asked, 4).results
-        if any(one.source == source for each in result.configs for one in each.synonyms) == wanted:
-            time.sleep(0.1)  # what was changed along with it
-            return
+        found.update(dict.fromkeys(values))
+        found.update((each.name, one.value) for each in result.configs for one in each.synonyms if one.source == source)
+
+    until(lambda: found == values, look)
 
 
 def test_what_is_altered_holds(worlds: tuple[World, World]) -> None:
     """The largest batch and the codec of what is stored."""
     told = []
+    large = bytes(build_batch([(1000, b"k", bytes(1000), [])]))
     for world in worlds:
         ask = world.client.ask
         found: list[Any] = []
-        for changes in (
-            [("max.message.bytes", SET, "200")],
-            [("max.message.bytes", DELETE, None), ("compression.type", SET, "gzip")],
-            [("compression.type", SET, "uncompressed")],
+
+        def stored(records: bytes, world: World = world) -> tuple[int, int, Compression | None]:
+            """What comes of a batch: the error, how many records are before it, and how it is stored."""
+            end = world.client.ask(list_offsets(world, -1), 4).topics[0].partitions[0].offset
+            answer = world.client.ask(produce(world, records), 9)
+            result = answer.responses[0].partition_responses[0]
+            if result.error_code:
+                return result.error_code, result.base_offset, None
+            asked = m.FetchPartition(0, -1, result.base_offset, partition_max_bytes=1)
+            topics = [m.FetchTopic(world.topic, partitions=[asked])]
+            fetched = world.client.ask(m.FetchRequest(max_wait_ms=0, min_bytes=1, topics=topics), 11)
+            read: Any = fetched.responses[0].partitions[0].records
+            return 0, result.base_offset - end, read_header(read, 0).compression
+
+        for changes, holds in (
+            ([("max.message.bytes", SET, "200")], (ErrorCode.MESSAGE_TOO_LARGE, -1, None)),
+            (
+                [("max.message.bytes", DELETE, None), ("compression.type", SET, "gzip")],
+                (0, 0, Compression.GZIP),
+            ),
+            ([("compression.type", SET, "uncompressed")], (0, 0, Compression.NONE)),
         ):
             assert ask(alter(world.topic, *changes, validate=False), 1).responses[0].error_code == 0
-            wait_until_known(world, None, changes[0])
+            # Kafka's broker hears of it after the answer, and its log last of all.
+            until(lambda: stored(large) == holds, rest)  # noqa: B023
             for compression in (Compression.NONE, Compression.ZSTD):
                 batch = build_batch([(1000, b"k", bytes(1000), [])], compression=compression)
-                answer = ask(produce(world, bytes(batch)), 9)
-                result = answer.responses[0].partition_responses[0]
-                found.append((result.error_code, result.base_offset))
-                asked = m.FetchPartition(0, -1, max(result.base_offset, 0), partition_max_bytes=1)
-                topics = [m.FetchTopic(world.topic, partitions=[asked])]
-                fetched = ask(m.FetchRequest(max_wait_ms=0, min_bytes=1, topics=topics), 11)
-                records: Any = fetched.responses[0].partitions[0].records
-                found.append(read_header(records, 0).compression)
+                found.append(stored(bytes(batch)))
         told.append(found)
     assert told[0] == told[1]
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from muster.errors import ErrorCode
 from muster.model import GROUP_METADATA_TOPIC
 from muster.protocol import messages as m
 from muster.protocol.api import ApiKey
@@ -36,8 +37,9 @@ pytestmark = pytest.mark.slow
 
 
 def new_topic(world: World, name: str, **configs: str) -> bytes:
-    """A topic of one partition, once its leader is known; returns its id."""
-    settings = [m.CreatableTopicConfig(key.replace("_", "."), value) for key, value in configs.items()]
+    """A topic of one partition that keeps its records, of 1970, once its leader is known; returns its id."""
+    wanted = {"retention_ms": "-1"} | configs
+    settings = [m.CreatableTopicConfig(key.replace("_", "."), value) for key, value in wanted.items()]
     (made,) = world.client.ask(m.CreateTopicsRequest([m.CreatableTopic(name, 1, 1, [], settings)], 20_000), 7).topics
     assert made.error_code == 0, made
     while world.client.ask(list_offsets(world, -1, topic=name), 4).topics[0].partitions[0].error_code:
@@ -279,8 +281,12 @@ def a_topic_goes_and_comes_again(world: World, version: int) -> list[Any]:
     for epoch, asked in enumerate([(0, 1), (), (0,), (7,), (), (0,), (7, 8)]):
         if epoch == 1:
             world.client.ask(m.DeleteTopicsRequest([m.DeleteTopicState(topic)], [], 20_000), 6)
+            gone = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             asked_again = m.MetadataRequest([m.MetadataRequestTopic(name=topic)], False)
-            while not world.client.ask(asked_again, 12).topics[0].error_code:
+            while world.client.ask(asked_again, 12).topics[0].error_code != gone:
+                pass
+            # Kafka's broker forgets its name first, and closes the partition a moment later.
+            while world.client.ask(list_offsets(world, -1, topic=topic), 4).topics[0].partitions[0].error_code != gone:
                 pass
         if epoch == 4:
             new_topic(world, topic)

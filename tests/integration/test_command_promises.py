@@ -220,7 +220,7 @@ ENDINGS: dict[str, tuple[list[str], signal.Signals | None, int, int]] = {
     "Ctrl-C": ([], signal.SIGINT, 130, RECORDS),
     "SIGTERM": ([], signal.SIGTERM, 143, RECORDS),
     "--max-messages": (["--max-messages", "3"], None, 0, 3),
-    "--timeout-ms": (["--timeout-ms", "2000"], None, 0, RECORDS),
+    "--timeout-ms": (["--timeout-ms", "10000"], None, 0, RECORDS),
 }
 
 COMMITS: dict[str, tuple[list[str], bool]] = {

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -121,11 +121,15 @@ def test_each_key_in_order_and_many_at_a_time(cluster, face):
 
     def handle(record: ConsumerRecord) -> None:
         book.begin(record)
+        wait_until(lambda: book.most > 4)  # however slowly the machine hands out the first ones
         time.sleep(0.005)
         ended(record)
 
     async def handle_async(record: ConsumerRecord) -> None:
         book.begin(record)
+        async with asyncio.timeout(PATIENCE_S):
+            while book.most <= 4:
+                await asyncio.sleep(0.005)
         await asyncio.sleep(0.005)
         ended(record)
 
@@ -350,6 +354,21 @@ def test_members_come_and_go_under_load_and_nothing_is_handled_twice(cluster, as
 # --- processes that end ----------------------------------------------------------------------------------------------
 
 
+def expel(cluster: Cluster) -> None:
+    """Remove a member that was killed from its group, which would wait for its session to end."""
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.remove_consumer_group_members(cluster.group)
+
+
+def children(pid: int) -> list[str]:
+    """The processes that a process has started and that run."""
+    found: list[str] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended
+            found += (task / "children").read_text().split()
+    return found
+
+
 @contextmanager
 def app(cluster: Cluster, topic: str, mode: str, book: Path) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, str(APP), cluster.bootstrap, cluster.group, topic, mode, str(book)]
@@ -394,6 +413,7 @@ def test_a_kill_repeats_only_what_the_last_commit_could_not_say(cluster, mode, t
         wait_until(lambda: len(lines(book, "end")) >= 250 and told(cluster, topic))
         process.send_signal(signal.SIGKILL)
         process.wait()
+    expel(cluster)
     first = [place for place, _ in lines(book, "end")]
     done = told(cluster, topic)
     assert done, "nothing was committed"
@@ -460,8 +480,7 @@ def test_processes_end_with_the_one_that_started_them(muster, tmp_path):
     produce(muster, topic, ["stuck", "k", "k"])
     with app(muster, topic, "processes", book) as process:
         wait_until(lambda: len(lines(book, "end")) == 2)
-        threads = Path(f"/proc/{process.pid}/task").iterdir()
-        started = [pid for thread in threads for pid in (thread / "children").read_text().split()]
+        started = children(process.pid)
         assert started
         process.kill()
         process.wait()
@@ -474,12 +493,13 @@ def test_a_signal_to_all_processes_ends_it_in_good_order_also_while_they_start(m
     topic, book = muster.topic(PARTITIONS), tmp_path / "book"
     produce(muster, topic, some_keys(2_000))
 
-    def children(pid: int) -> list[str]:
-        return [pid for task in Path(f"/proc/{pid}/task").iterdir() for pid in (task / "children").read_text().split()]
-
     def workers(pid: int) -> list[str]:
-        commands = {child: Path(f"/proc/{child}/cmdline").read_bytes() for child in children(pid)}
-        return [child for child, command in commands.items() if b"spawn_main" in command]
+        return [child for child in children(pid) if b"spawn_main" in command_of(child)]
+
+    def command_of(pid: str) -> bytes:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            return Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b""
 
     def end(process: subprocess.Popen[str]) -> None:
         for pid in (*map(int, workers(process.pid)), process.pid):

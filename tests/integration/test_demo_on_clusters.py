@@ -18,7 +18,7 @@ from muster.client.consumer.consumer import Consumer
 from muster.client.core.admin.admin import NewTopic
 from muster.client.producer.producer import Producer
 from muster.model import TopicPartition
-from tests.support.alive import processes_of
+from tests.support.alive import wait_until_none_of
 from tests.support.peers import KafkaBroker, find_java, require
 from tests.support.spark_cluster import SparkCluster
 
@@ -83,4 +83,4 @@ def test_the_demo_runs_on_both(tmp_path: Path, kafka_broker: KafkaBroker, cluste
     assert figures["outages"] == ["the pipeline's driver killed and started again"]
     assert {each["step"] for each in figures["causes_found"] if each["found"]} == {"join", "kill", "driver", "leave"}
     assert exits, "no executor was killed"
-    assert not processes_of(tmp_path)
+    wait_until_none_of(tmp_path)

@@ -29,6 +29,8 @@ def fdatasync(fd):
     if os.path.exists({flag!r}):
         raise OSError(5, "Input/output error")
     real(fd)
+    with open({done!r}, "a") as done:
+        done.write(os.readlink(f"/proc/self/fd/{{fd}}") + "\n")
 
 os.fdatasync = fdatasync
 """
@@ -37,7 +39,7 @@ os.fdatasync = fdatasync
 def create(client: RawClient, topic: str, **settings: object) -> int:
     """The answer's error code."""
     configs = [m.CreatableTopicConfig(name.replace("_", "."), str(value)) for name, value in settings.items()]
-    request = m.CreateTopicsRequest([m.CreatableTopic(topic, 1, 1, configs=configs)], 10_000)
+    request = m.CreateTopicsRequest([m.CreatableTopic(topic, 1, 1, configs=configs)], 300_000)
     code: int = client.ask(request, 7).topics[0].error_code
     return code
 
@@ -70,14 +72,20 @@ def stored(client: RawClient, topic: str) -> list[tuple[int, bytes | None, bytes
 @pytest.mark.parametrize("fsync", ["always", "interval"])
 def test_a_failed_sync_ends_the_command(tmp_path: Path, fsync: str) -> None:
     """What the disk did not take is not acknowledged with `always`, and the next start has all that was."""
-    flag, code = tmp_path / "failing", tmp_path / "code"
+    flag, done, code = tmp_path / "failing", tmp_path / "done", tmp_path / "code"
+
+    def synced() -> int:
+        return done.read_text().count("/t-0/") if done.exists() else 0
+
     code.mkdir()
-    (code / "sitecustomize.py").write_text(FAILING_SYNCS.format(flag=str(flag)))
+    (code / "sitecustomize.py").write_text(FAILING_SYNCS.format(flag=str(flag), done=str(done)))
     path = os.pathsep.join([str(code), *filter(None, [os.environ.get("PYTHONPATH")])])
     with BrokerProcess(tmp_path / "data", fsync=fsync, prefix=["env", f"PYTHONPATH={path}"]) as broker:
         with RawClient(broker.bootstrap) as client:
             assert create(client, "t") == 0
+            before = synced()
             assert produce(client, "t", b"durable").error_code == 0
+            until(lambda: synced() > before, rest)  # else its sync might fail before the next record is answered
             flag.touch()
             try:
                 code_of_answer = produce(client, "t", b"not durable").error_code
@@ -137,7 +145,7 @@ class UntilKilled(threading.Thread):
             self._failure = error
 
     def end(self) -> None:
-        self.join(60)
+        self.join(300)
         assert not self.is_alive()
         if self._failure is not None:
             raise self._failure
@@ -202,7 +210,7 @@ class Topics:
         if self.unsure is not None:
             self.there.pop(self.unsure, None)
             if self.unsure in found:
-                request = m.DeleteTopicsRequest([m.DeleteTopicState(self.unsure)], [], 10_000)
+                request = m.DeleteTopicsRequest([m.DeleteTopicState(self.unsure)], [], 300_000)
                 assert client.ask(request, 6).responses[0].error_code == 0
         self.unsure = None
 
@@ -219,7 +227,7 @@ class Maker(UntilKilled):
         name = self.rng.choice(["one", "two", "three", "n" * 249])
         topics.unsure = name
         if name in topics.there:
-            request = m.DeleteTopicsRequest([m.DeleteTopicState(name)], [], 10_000)
+            request = m.DeleteTopicsRequest([m.DeleteTopicState(name)], [], 300_000)
             assert client.ask(request, 6).responses[0].error_code == 0
             del topics.there[name]
         else:

@@ -114,12 +114,12 @@ def test_the_topic_of_transactions_can_be_read_with_kafkas_decoder(muster_proces
     """What `muster serve` has decided, decoded by Kafka's --transaction-log-decoder. The second transaction begins when
     the first is complete."""
     producer = ConfluentProducer({"bootstrap.servers": muster_process.bootstrap, "transactional.id": "decoded"})
-    producer.init_transactions(20)
+    producer.init_transactions(300)
     for end in (producer.commit_transaction, producer.abort_transaction):
         producer.begin_transaction()
         producer.produce("t", b"value", partition=0)
-        producer.flush(20)
-        end(20)
+        producer.flush(300)
+        end(300)
     muster_process.stop()
     topic = [str(log) for log in sorted(muster_process.folder.glob("__transaction_state-*/*.log"))]
     decoded = dump("--transaction-log-decoder", "--files", ",".join(topic))

@@ -177,7 +177,7 @@ def test_copiers_copy_each_record_once_while_they_and_the_broker_are_killed(
             "org.apache.kafka.tools.TransactionalMessageCopier",
             *("--broker-list", broker.bootstrap, "--input-topic", "input", "--input-partition", "0"),
             *("--output-topic", "output", "--consumer-group", "copiers", "--transactional-id", transactional_id),
-            *("--transaction-size", "200", "--transaction-timeout", "8000", "--enable-random-aborts"),
+            *("--transaction-size", "200", "--transaction-timeout", "60000", "--enable-random-aborts"),
             *("--group-mode", "--use-group-metadata"),
         )
 
@@ -217,7 +217,7 @@ def test_mirror_maker_copies_each_record_once_while_it_and_both_brokers_are_kill
         "listeners": "http://127.0.0.1:0",
         "left.exactly.once.source.support": "enabled",
         "right.exactly.once.source.support": "enabled",
-        "right.producer.transaction.timeout.ms": "8000",
+        "right.producer.transaction.timeout.ms": "60000",
     }
     with BrokerProcess(tmp_path / "left", QUICK) as left, BrokerProcess(tmp_path / "right", QUICK) as right:
         sides = {"left": left.bootstrap, "right": right.bootstrap}

@@ -80,9 +80,9 @@ async def test_deleting_it_deletes_the_groups(tmp_path: Path, fsync: str) -> Non
         assert commit(client, 5) == 0
         with RawClient(broker.bootstrap) as member:
             protocols = [m.JoinGroupRequestProtocol("range", b"")]
-            member.send(m.JoinGroupRequest("h", 10_000, 60_000, "", "i", "consumer", protocols), 5)
+            member.send(m.JoinGroupRequest("h", 300_000, 300_000, "", "i", "consumer", protocols), 5)
             member.receive(m.JoinGroupRequest, 5)
-            member.send(m.JoinGroupRequest("h", 10_000, 60_000, "", "j", "consumer", protocols), 5)
+            member.send(m.JoinGroupRequest("h", 300_000, 300_000, "", "j", "consumer", protocols), 5)
             while client.ask(m.DescribeGroupsRequest(["h"]), 5).groups[0].group_state != "PreparingRebalance":
                 pass
             assert delete(client) == 0

@@ -17,7 +17,7 @@ from muster.errors import ErrorCode
 from muster.protocol import admin_messages as a
 from muster.protocol import messages as m
 from tests.support.brokers import BrokerProcess
-from tests.support.peers import KafkaBroker
+from tests.support.peers import NEVER_KILLED, KafkaBroker
 from tests.support.same_answers import ready_group
 from tests.support.stage import SUBSCRIPTION, Stage, code
 
@@ -195,14 +195,22 @@ def by_hand(stage: Stage) -> None:
 
 def falling_silent(stage: Stage) -> None:
     """H1, H5: who sends no heartbeat for its session timeout is removed, and the rest rebalances."""
-    stable(stage, "a", "b", session_timeout_ms=6_000)
+    stage.enter("a")
+    stage.hear("a")
+    stage.enter("b", session_timeout_ms=10_000)
+    stage.until("PreparingRebalance")
+    stage.join("a")
+    stage.hear("a", "b")
+    stage.sync("b")
+    stage.sync("a", "a", "b")
+    stage.hear("a", "b")
     heartbeat = m.HeartbeatRequest(stage.group, stage.generation, stage.ids["a"])
     while stage.connection("a").ask(heartbeat, 4).error_code == ErrorCode.NONE:
         time.sleep(0.2)
     stage.heartbeat("a")
     stage.heartbeat("b")
     stage.commit("b")
-    stage.joins("a", session_timeout_ms=6_000)
+    stage.joins("a")
     stage.look()
 
 
@@ -493,7 +501,7 @@ def test_story(stages: tuple[Stage, Stage], story: Callable[[Stage], None]) -> N
 
 
 def test_the_story_of_the_group_without_a_name(tmp_path: Path) -> None:
-    with KafkaBroker(tmp_path / "kafka") as kafka, BrokerProcess(tmp_path / "muster") as muster:
+    with KafkaBroker(tmp_path / "kafka", NEVER_KILLED) as kafka, BrokerProcess(tmp_path / "muster") as muster:
         stages = Stage(kafka.bootstrap), Stage(muster.bootstrap)
         both_tell_the_same(*stages, without_a_name)
         for stage in stages:

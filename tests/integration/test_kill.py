@@ -67,7 +67,7 @@ class Worker(threading.Thread):
 
     def stop(self) -> None:
         self.stopping.set()
-        self.join(60)
+        self.join(300)
         assert not self.is_alive()
         if self.failure is not None:
             raise self.failure
@@ -189,7 +189,7 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, fsync: str) -> None:
 
 
 def wait_until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not true():
         assert time.monotonic() < deadline, "the workers did not go on after the last kill"
         time.sleep(0.02)

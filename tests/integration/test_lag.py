@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 
 TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 MUSTER = [sys.executable, "-m", "muster"]
-PATIENCE_S = 120
+PATIENCE_S = 300
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -110,7 +110,7 @@ def bootstrap(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 def kafkas_word(bootstrap: str, group: str) -> dict[int, tuple[str, str, str]]:
     """Offset, end and lag of each partition, as Kafka's tool has them."""
-    done = run_kafka_class(TOOL, "--bootstrap-server", bootstrap, "--describe", "--group", group)
+    done = run_kafka_class(TOOL, "--timeout", "300000", "--bootstrap-server", bootstrap, "--describe", "--group", group)
     rows = [line.split() for line in done.stdout.splitlines() if line.startswith(group)]
     return {int(row[2]): (row[3], row[4], row[5]) for row in rows}
 
@@ -139,10 +139,12 @@ def test_the_lag_is_that_of_kafkas_tool(bootstrap: str) -> None:
             fill(bootstrap, topic, {1: 6})
             place = {("consumergroup", group), ("topic", topic)}
             seconds = "kafka_consumergroup_lag_seconds", frozenset({*place, ("partition", "1")})
-            seen = until(url, lambda found: found.get(seconds, 0) > 0)
+            lag_sum = "kafka_consumergroup_lag_sum", frozenset(place)
+            # The first look to see the new records may come amid them.
+            seen = until(url, lambda found: found.get(seconds, 0) > 0 and found.get(lag_sum, 0) >= 7 + 6 + 20)
             assert seen[seconds] < PATIENCE_S
             assert seen["kafka_consumergroup_lag", frozenset({*place, ("partition", "0")})] == 7
-            assert seen["kafka_consumergroup_lag_sum", frozenset(place)] == 7 + 6 + 20
+            assert seen[lag_sum] == 7 + 6 + 20
             assert seen["kafka_consumergroup_members", frozenset({("consumergroup", group)})] == 1
             assert seen["kafka_brokers", frozenset()] == 1
             process.send_signal(signal.SIGTERM)
@@ -176,7 +178,7 @@ def test_a_cluster_that_wants_tls_and_a_password(tmp_path: Path, secure_kafka: S
 
 def test_a_cluster_that_goes_is_down_and_comes_back(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data") as broker:
-        words = ("--interval", "300ms", "--timeout-ms", "1500")
+        words = ("--interval", "300ms", "--timeout-ms", "5000")
         with some_group(broker.bootstrap) as (topic, group):
             pass
         with exporting(broker.bootstrap, *words) as (process, url):
@@ -193,8 +195,11 @@ def test_a_cluster_that_goes_is_down_and_comes_back(tmp_path: Path) -> None:
             assert process.wait(PATIENCE_S) == 0
             assert process.stderr is not None
             lines = process.stderr.read().splitlines()
-    assert len([line for line in lines if "cannot read the lag of groups" in line]) == 1
-    assert lines[-1] == "muster: reading the lag of groups again"
+    # Said once for all the looks of the outage. On a busy machine a look may take too long before or after that.
+    again = ["reading the lag of groups again" in line for line in lines]
+    assert again[:2] == [False, True]
+    assert again == [number % 2 == 1 for number in range(len(lines))]
+    assert all("cannot read the lag of groups" in line for line in lines[::2])
     assert not [line for line in lines if "Traceback" in line]
 
 

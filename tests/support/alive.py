@@ -29,6 +29,14 @@ def wait_until_gone(*pids: int) -> None:
         time.sleep(0.02)
 
 
+def wait_until_none_of(folder: Path) -> None:
+    """Return when no process's command line names the folder: keepers end a moment after what they keep."""
+    deadline = time.monotonic() + PATIENCE_S
+    while left := processes_of(folder):
+        assert time.monotonic() < deadline, f"still there: {left}"
+        time.sleep(0.1)
+
+
 def processes_of(folder: Path) -> list[int]:
     """Processes whose command line names the folder."""
     found = []

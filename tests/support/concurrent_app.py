@@ -53,14 +53,12 @@ def main() -> None:
         "bootstrap.servers": bootstrap,
         "group.id": group,
         "auto.offset.reset": "earliest",
-        "session.timeout.ms": 6_000,
         "heartbeat.interval.ms": 500,
     }
     chosen: dict[str, Any] = {
         "topics": topic,
         "concurrency": 2 if mode == "processes" else 20,
         "commit_interval_ms": 100,
-        "drain_timeout_ms": 2_000,
         "dead_letter_topic": f"{topic}-dead",
         "retry": Retry(max_attempts=2, delay_ms=50),
     }

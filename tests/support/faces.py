@@ -29,6 +29,9 @@ from tests.support.brokers import RawClient
 PATIENCE_S = 300.0
 """Against hanging only."""
 
+CLOSE_MS = 60_000
+"""How long a consumer may take to commit and to leave its group when it is closed."""
+
 
 class Blocking:
     """An `AsyncConsumer` called like a `Consumer`: each call runs in a loop of its own thread, and is waited for."""
@@ -228,7 +231,7 @@ class Cluster:
             yield consumer
         finally:
             if not consumer.abandoned:
-                consumer.close(timeout_ms=5_000)
+                consumer.close(timeout_ms=CLOSE_MS)
 
     def settings(self, **settings: Any) -> dict[str, Any]:
         """A consumer's settings."""

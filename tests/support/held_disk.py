@@ -101,5 +101,5 @@ class Asked:
 
     async def answered(self) -> Any:
         """The answer, which has to come."""
-        await asyncio.wait_for(self._answered.wait(), 30)
+        await asyncio.wait_for(self._answered.wait(), 300)
         return self.answer

@@ -292,9 +292,10 @@ def produce(client: RawClient, topic: str, batch: bytes) -> list[object]:
 
 def ask_all(client: RawClient, prefix: str = "") -> dict[str, dict[str, list[object]]]:
     """What a broker says of all the lies, to topics that it does not have yet. `prefix` is cut from what it says."""
+    kept = {"retention.ms": "-1"}  # else the log may begin later from one answer to the next: the records are old
     topics = [
         m.CreatableTopic(
-            prefix + name, 1, 1, [], [m.CreatableTopicConfig(key, value) for key, value in settings.items()]
+            prefix + name, 1, 1, [], [m.CreatableTopicConfig(key, value) for key, value in (settings | kept).items()]
         )
         for name, settings in TOPICS.items()
     ]

@@ -42,6 +42,9 @@ START_TIMEOUT_S = 240.0
 GROUP_PARTITIONS = 5
 """Those of `__consumer_offsets`."""
 CLUSTER_ID = "bXVzdGVyLXRlc3RzLTAwMQ"
+NEVER_KILLED = {"broker.session.timeout.ms": "60000"}
+"""Settings of a Kafka whose brokers no test kills: one that a busy machine holds up for some seconds stays in the
+cluster, and its partitions keep their leaders."""
 CHROMIUMS = (
     "chromium",
     "chromium-browser",
@@ -162,7 +165,7 @@ def kafka_command(cls: str, *arguments: str, heap: str = "256m", more: Sequence[
 
 
 def run_kafka_class(
-    cls: str, *arguments: str, stdin: str = "", timeout_s: float = 120
+    cls: str, *arguments: str, stdin: str = "", timeout_s: float = 300
 ) -> subprocess.CompletedProcess[str]:
     """Run one class of Kafka's jars to its end; the caller looks at returncode, stdout and stderr."""
     if not stdin:
@@ -393,7 +396,7 @@ def shared_kafka_cluster(folder: Path) -> Iterator[KafkaCluster]:
     with contextlib.ExitStack() as held:
         with locked(folder / "mutex"):
             held.enter_context(locked(folder / "users", fcntl.LOCK_SH))
-            cluster = KafkaCluster(folder)
+            cluster = KafkaCluster(folder, settings=NEVER_KILLED)
             if described.exists():
                 cluster.ports = json.loads(described.read_text())["ports"]
             cluster.start()
@@ -408,7 +411,7 @@ def shared_kafka(folder: Path) -> Iterator[KafkaBroker]:
     with contextlib.ExitStack() as held:
         with locked(folder / "mutex"):
             held.enter_context(locked(folder / "users", fcntl.LOCK_SH))
-            broker = KafkaBroker(folder)
+            broker = KafkaBroker(folder, NEVER_KILLED)
             if described.exists():
                 broker.port = json.loads(described.read_text())["port"]
             if broker.pid is None:

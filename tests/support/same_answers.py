@@ -13,6 +13,9 @@ from muster.protocol.primitives import ZERO_UUID, Request, Struct
 from tests.support.brokers import RawClient
 from tests.support.written import build_batch
 
+PATIENCE_S = 300.0
+"""Against hanging only."""
+
 UNKNOWN_ID = b"\x51" * 16
 
 VOLATILE = {"host", "port", "cluster_id", "documentation", "error_message", "batch_index_error_message"}
@@ -67,8 +70,9 @@ def ready_group(ask: Callable[[Request[Any], int], Any], group: str, topic: str)
 
 def until_ready(world: World, request: Request[Any], version: int) -> None:
     """Ask until the broker has made what it makes when it is first asked."""
-    deadline = time.monotonic() + 30
-    while world.client.ask(request, version).error_code and time.monotonic() < deadline:
+    deadline = time.monotonic() + PATIENCE_S
+    while error := world.client.ask(request, version).error_code:
+        assert time.monotonic() < deadline, ErrorCode(error)
         time.sleep(0.05)
 
 

@@ -15,7 +15,7 @@ from typing import ClassVar
 import trustme
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
-from tests.support.peers import KafkaBroker, free_ports, locked
+from tests.support.peers import NEVER_KILLED, KafkaBroker, free_ports, locked
 
 PASSWORDS = {"alice": 'alice-secret "quoted" ü', "bob": "bob-secret", "carol": "carol-secret"}
 
@@ -120,6 +120,7 @@ class SecureKafka:
             "inter.broker.listener.name": "PLAINTEXT",
             "listener.security.protocol.map": ",".join(f"{name}:{kind}" for name, kind in protocols.items()),
             "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
+            **NEVER_KILLED,
         }
         for name, kind in self.LISTENERS.items():
             of = f"listener.name.{name.lower()}."

@@ -69,13 +69,13 @@ class Stage:
         version: int = 9,
         instance: str | None = None,
         member_id: str | None = None,
-        session_timeout_ms: int = 30_000,
+        session_timeout_ms: int = 300_000,
         protocol_type: str = "consumer",
     ) -> None:
         member_id = self.ids.get(name, "") if member_id is None else member_id
         wished = [m.JoinGroupRequestProtocol(*protocol) for protocol in protocols]
         request = m.JoinGroupRequest(
-            self.group, session_timeout_ms, 60_000, member_id, instance, protocol_type, wished, "because"
+            self.group, session_timeout_ms, 300_000, member_id, instance, protocol_type, wished, "because"
         )
         if version < 5:
             request.group_instance_id = None

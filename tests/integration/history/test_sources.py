@@ -39,15 +39,25 @@ from muster.history.sources.raw_records import EVENTS_TOPIC, OFFSETS_TOPIC
 from muster.history.sources.reader_warnings import ReaderWarnings
 from muster.history.tables import LAG, RAW
 from muster.model import OffsetAndMetadata, TopicPartition
+from muster.protocol.api import LATEST_TIMESTAMP
 from muster.spark.history import lags
 from muster.spark.history.buckets import GroupStatus
 from muster.spark.history.packed import IN_ENTRIES, from_bytes
 from muster.spark.history.source import PackedBatchReader, groups_option, parse_history_options
-from tests.support.faces import PATIENCE_S, Cluster
+from tests.support.faces import PATIENCE_S, Cluster, rest, until
+from tests.support.peers import NEVER_KILLED, KafkaBroker
 
 pytestmark = pytest.mark.slow
 
 LIMITS = Limits()
+
+
+@pytest.fixture(scope="module")
+def own_kafka(tmp_path_factory):
+    """For tests that leave a transaction open, behind which others would see nothing in a partition of the groups'
+    topic, or that make the topic of events."""
+    with KafkaBroker(tmp_path_factory.mktemp("kafka"), NEVER_KILLED) as broker:
+        yield broker
 
 
 def fresh(prefix):
@@ -109,6 +119,18 @@ def how_committed(topic, group):
     return [(each["offset"], each["is_transactional"]) for each in entries if each["group"] == group and each["topic"]]
 
 
+def until_transactions_have_ended(admin, topic):
+    """The coordinator writes their markers when it has answered."""
+    described = admin.describe_topics([topic])[topic]
+    places = dict.fromkeys((TopicPartition(topic, each.partition) for each in described.partitions), LATEST_TIMESTAMP)
+
+    def ends(level):
+        found = admin.list_offsets(places, isolation_level=level)
+        return {place: end.offset for place, end in found.items()}
+
+    until(lambda: ends("read_committed") == ends("read_uncommitted"), rest)
+
+
 def by_spark(group, **options):
     """The same as Spark's tasks read it."""
     reader = PackedBatchReader(*parse_history_options(options | groups_option([group]), streaming=False))
@@ -157,7 +179,7 @@ def test_a_sink_that_marks_what_it_has_written_is_not_a_group_that_lags(cluster)
 @pytest.mark.parametrize("kind", ["muster", "kafka"])
 def test_every_source_says_which_offsets_were_committed_in_transactions(request, tmp_path, kind):
     """The broker's own bytes: in its topic, in its folder, and in a copied file."""
-    broker = request.getfixturevalue("shared_muster" if kind == "muster" else "kafka_broker")
+    broker = request.getfixturevalue("shared_muster" if kind == "muster" else "own_kafka")
     cluster, group = Cluster(broker.bootstrap), fresh("how")
     topic = cluster.topic(1)
     reader = OutsideConsumer({"bootstrap.servers": broker.bootstrap, "group.id": group})
@@ -172,6 +194,7 @@ def test_every_source_says_which_offsets_were_committed_in_transactions(request,
     expected = [(3, True), (30, False), (4, True), (40, False)]
 
     with Admin(bootstrap_servers=broker.bootstrap) as admin:
+        until_transactions_have_ended(admin, OFFSETS_TOPIC)
         live_topic = LiveTopic(admin, config(broker.bootstrap), OFFSETS_TOPIC, ReaderWarnings(), {group})
         (own,) = live_topic.records
         assert how_committed(live_topic, group) == expected
@@ -184,11 +207,11 @@ def test_every_source_says_which_offsets_were_committed_in_transactions(request,
     assert by_spark(group, **{"kafka.bootstrap.servers": broker.bootstrap}) == expected
 
 
-def test_commits_of_a_transaction_count_once_it_is_committed(kafka_broker):
+def test_commits_of_a_transaction_count_once_it_is_committed(own_kafka):
     group = fresh("transactional")
-    topic = Cluster(kafka_broker.bootstrap).topic(1)
-    reader = OutsideConsumer({"bootstrap.servers": kafka_broker.bootstrap, "group.id": group})
-    producer = OutsideProducer({"bootstrap.servers": kafka_broker.bootstrap, "transactional.id": group})
+    topic = Cluster(own_kafka.bootstrap).topic(1)
+    reader = OutsideConsumer({"bootstrap.servers": own_kafka.bootstrap, "group.id": group})
+    producer = OutsideProducer({"bootstrap.servers": own_kafka.bootstrap, "transactional.id": group})
     producer.init_transactions(PATIENCE_S)
     for offset, ends in ((3, producer.commit_transaction), (9, producer.abort_transaction)):
         producer.begin_transaction()
@@ -198,24 +221,24 @@ def test_commits_of_a_transaction_count_once_it_is_committed(kafka_broker):
         ends(PATIENCE_S)
     producer.begin_transaction()
     producer.send_offsets_to_transaction([Place(topic, 0, 11)], reader.consumer_group_metadata(), PATIENCE_S)
-    found, said = live(kafka_broker.bootstrap, group)
+    found, said = live(own_kafka.bootstrap, group)
     producer.abort_transaction(PATIENCE_S)
     reader.close()
     assert found.committed[group][topic, 0].offset == 3
     assert any("an open transaction holds" in sentence for sentence in said)
 
     # Two records and two markers are in the log: behind offset 0 there are two records, of which one was aborted.
-    with Admin(bootstrap_servers=kafka_broker.bootstrap) as admin:
+    with Admin(bootstrap_servers=own_kafka.bootstrap) as admin:
         committed = {group: {(topic, 0): Committed(0, 0)}, "up to the end": {(topic, 0): Committed(4, 0)}}
-        samples = lag_samples(admin, config(kafka_broker.bootstrap), committed, 5, ReaderWarnings())
+        samples = lag_samples(admin, config(own_kafka.bootstrap), committed, 5, ReaderWarnings())
     assert [(sample.log_end_offset, sample.records) for sample in samples] == [(4, 2), (4, 0)]
     assert samples[0].oldest_ms is not None
-    assert by_tasks(kafka_broker.bootstrap, committed, 400) == small(committed, samples)
-    (uncounted, at_its_end) = by_tasks(kafka_broker.bootstrap, committed, 0)
+    assert by_tasks(own_kafka.bootstrap, committed, 400) == small(committed, samples)
+    (uncounted, at_its_end) = by_tasks(own_kafka.bootstrap, committed, 0)
     assert (uncounted.lag_records, uncounted.is_exact, uncounted.lag_ms) == (4, False, None)
     assert at_its_end == small(committed, samples)[1]
 
-    folder = FolderTopic([kafka_broker.folder / "data"], OFFSETS_TOPIC, ReaderWarnings())
+    folder = FolderTopic([own_kafka.folder / "data"], OFFSETS_TOPIC, ReaderWarnings())
     in_folder = engine.read_history(folder, LIMITS, {group}, None)
     assert in_folder.committed[group] == found.committed[group]
 
@@ -276,8 +299,8 @@ def test_a_group_of_kip_848_is_described_and_its_epochs_are_read(kafka_broker):
             {"bootstrap.servers": bootstrap, "group.id": group, "group.protocol": "consumer", "client.id": "one"}
         )
         member.subscribe([topic])
-        until = time.monotonic() + PATIENCE_S
-        while len(member.assignment()) < 2 and time.monotonic() < until:
+        deadline = time.monotonic() + PATIENCE_S
+        while len(member.assignment()) < 2 and time.monotonic() < deadline:
             member.poll(0.1)
         described = admin.describe_consumer_groups([group])[group]
         member.close()
@@ -310,16 +333,16 @@ def test_a_cluster_tells_what_its_log_does_not(cluster):
     assert limits.consumer_session_timeout_ms == told.get("group.consumer.session.timeout.ms", 45_000)
 
 
-def test_a_topic_of_events_that_a_user_has_made_is_not_believed(kafka_broker):
-    group, topic = fresh("forged"), Cluster(kafka_broker.bootstrap).topic(1)
-    producer = OutsideProducer({"bootstrap.servers": kafka_broker.bootstrap})
-    with Admin(bootstrap_servers=kafka_broker.bootstrap) as admin:
+def test_a_topic_of_events_that_a_user_has_made_is_not_believed(own_kafka):
+    group, topic = fresh("forged"), Cluster(own_kafka.bootstrap).topic(1)
+    producer = OutsideProducer({"bootstrap.servers": own_kafka.bootstrap})
+    with Admin(bootstrap_servers=own_kafka.bootstrap) as admin:
         admin.alter_consumer_group_offsets(group, {TopicPartition(topic, 0): 3})
         admin.create_topics([NewTopic(EVENTS_TOPIC, 1, 1)])
         try:
             producer.produce(EVENTS_TOPIC, b'{"v":1,"event":"RebalanceStarted","at_ms":1,"group_id":"g"}')
             assert producer.flush(PATIENCE_S) == 0
-            found = read_cluster(admin, config(kafka_broker.bootstrap), Selection({group}), None, print)
+            found = read_cluster(admin, config(own_kafka.bootstrap), Selection({group}), None, print)
         finally:
             admin.delete_topics([EVENTS_TOPIC])
     assert found.events == []

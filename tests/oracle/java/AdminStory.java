@@ -52,7 +52,14 @@ public class AdminStory {
             tell("shrink", () -> admin.createPartitions(Map.of(topic, NewPartitions.increaseTo(3))).all().get());
             tell("partitions", () -> {
                 int found = 0;
-                while (found != 4) found = admin.describeTopics(List.of(topic)).allTopicNames().get().get(topic).partitions().size();
+                while (found != 4) {
+                    try {
+                        found = admin.describeTopics(List.of(topic)).allTopicNames().get().get(topic).partitions().size();
+                    } catch (ExecutionException unknown) {
+                        // The controller has created it, and this broker has not heard of that.
+                    }
+                }
+                for (int i = 0; i < 4; i++) earliest(admin, new TopicPartition(topic, i)); // which waits for its leader
                 return found;
             });
             try (Producer<byte[], byte[]> producer =
