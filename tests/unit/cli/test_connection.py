@@ -10,6 +10,7 @@ from muster.cli.main import main
 from muster.client.config import AdminConfig, ConsumerConfig, ProducerConfig
 from muster.client.security.secret import Secret
 from muster.errors import ConfigError
+from tests.support.said import said
 
 FILE = """\
 bootstrap.servers=there:1
@@ -75,7 +76,7 @@ def test_a_name_that_no_client_knows_is_told_once(parsed, caplog):
     arguments = parsed(text="sasl.mechanim=PLAIN\ngroup.id=g")
     for kind in (AdminConfig, ConsumerConfig):  # once, however many clients a command has
         client_settings(arguments, kind)
-    assert [message.partition(": ")[2] for message in caplog.messages] == [
+    assert [message.partition(": ")[2] for message in said(caplog, "muster.client.settings")] == [
         "sasl.mechanim is not a setting of a Kafka client; did you mean sasl.mechanism?"
     ]
 

@@ -17,7 +17,7 @@ from tools import settings_pages
 
 def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     program = [sys.executable, "-m", "muster", *arguments]
-    return subprocess.run(program, capture_output=True, text=True, timeout=60, cwd=cwd, check=False)
+    return subprocess.run(program, capture_output=True, text=True, timeout=300, cwd=cwd, check=False)
 
 
 @pytest.mark.parametrize("name", command.COMMANDS)
@@ -83,7 +83,7 @@ def test_a_closed_stream_is_told_in_a_sentence(redirection: str):
     """As a shell's `<&-` and `>&-` leave it."""
     command = {"<&-": "produce t", ">&-": "consume t"}[redirection]
     shell = f"exec {sys.executable} -m muster {command} --bootstrap 127.0.0.1:1 {redirection}"
-    done = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("muster: standard ")
     assert "is closed" in done.stderr

@@ -200,6 +200,6 @@ def test_the_exit_code_says_how_it_ended_however_often_it_is_told(number: signal
         assert "no connection to 127.0.0.1:1" in process.stderr.readline()
         for _ in range(100):
             process.send_signal(number)
-        _, rest = process.communicate(timeout=60)
+        _, rest = process.communicate(timeout=300)
     assert process.returncode == 128 + number, rest
     assert "Traceback" not in rest

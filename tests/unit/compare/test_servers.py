@@ -16,7 +16,7 @@ from muster.local.server import LocalServer
 from muster.zookeeper.base.operations import Create, Plan
 from tests.support.watcher_world import Hand, World
 
-PATIENCE_S = 30
+PATIENCE_S = 120
 
 
 class SlowServer:

@@ -87,7 +87,7 @@ def test_an_end_passes_to_the_target_at_once(pair: tuple[Relay, socket.socket, s
 
 def test_a_target_that_listens_a_moment_later_is_reached():
     (port,) = free_ports(1)
-    with Relay(port) as relay, socket.create_connection(("127.0.0.1", relay.port)) as near:
+    with Relay(port, patience_s=300) as relay, socket.create_connection(("127.0.0.1", relay.port)) as near:
         near.sendall(b"early")
         near.settimeout(0.2)
         with pytest.raises(TimeoutError):
