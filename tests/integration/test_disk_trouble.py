@@ -30,7 +30,7 @@ def fdatasync(fd):
         raise OSError(5, "Input/output error")
     real(fd)
     with open({done!r}, "a") as done:
-        done.write(os.readlink(f"/proc/self/fd/{{fd}}") + "\n")
+        print(os.readlink(f"/proc/self/fd/{{fd}}"), file=done)
 
 os.fdatasync = fdatasync
 """
