@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.history.record import Running, record
-from tests.history.scenarios.clients import Flavour
+from tests.history.scenarios.clients import SETTLED_BY_THE_BROKER, Flavour
 from tests.history.scenarios.operator_client import Operator
 from tests.history.scenarios.plays import Play, life
 from tests.history.verdicts import history_of, verdicts
@@ -22,7 +22,8 @@ UNHURRIED = {"session.timeout.ms": "60000", "max.poll.interval.ms": "120000"}
 
 
 def settings(played: Play) -> dict[str, str]:
-    return {} if played.flavour.next_generation else UNHURRIED
+    by_the_broker = SETTLED_BY_THE_BROKER if played.flavour.next_generation else ()
+    return {name: value for name, value in UNHURRIED.items() if name not in by_the_broker}
 
 
 def test_members_that_come_and_go_are_told_of(kafka_broker: KafkaBroker, tmp_path: Path) -> None:

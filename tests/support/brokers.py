@@ -27,8 +27,8 @@ from tests.support.peers import free_ports
 
 R = TypeVar("R", bound=Response)
 
-START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 300.0
+STOP_TIMEOUT_S = 300.0
 READY = re.compile(r"^muster \S+ ready on (\S+) \(cluster ([\w-]+), data in (.+)\)$")
 _LENGTH = Struct(">i")
 

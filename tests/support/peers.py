@@ -443,6 +443,6 @@ class Chromium:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             check=True,
         )

@@ -27,7 +27,7 @@ from tests.history.scenarios.road import Road
 
 ROOT = Path(__file__).resolve().parents[3]
 
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 """Against hanging only."""
 
 STILL_S = 1.5

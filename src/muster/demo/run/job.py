@@ -305,7 +305,7 @@ class Job:
                 raise DemoError(f"{what} did not happen within {timeout_s:.0f} s; {seen}")
             await asyncio.sleep(0.1)
 
-    async def _settled(self, members: int, who: str, timeout_s: float = 60) -> None:
+    async def _settled(self, members: int, who: str, timeout_s: float = _STALL_TIMEOUT_S) -> None:
         asked_at = wall_clock_ms()
 
         def settled() -> bool:
@@ -405,7 +405,7 @@ class Job:
         await self._until(lambda: all(map(done, queries)), "a batch of each query of the pipeline", _STALL_TIMEOUT_S)
 
     async def _leave(self) -> None:
-        await self._members["python-1"].stop()
+        await self._members["python-1"].stop(_STALL_TIMEOUT_S)  # if it were killed, its session would expire instead
         await self._settled(3, "the three that are left")
 
     async def _restart(self) -> None:
@@ -447,7 +447,7 @@ class Job:
         await self._read_results()
         for name, process in self._members.items():
             if name not in (SPARK, PIPELINE):
-                await process.stop()
+                await process.stop(_STALL_TIMEOUT_S)
         await self._ask(SPARK, _STALL_TIMEOUT_S, do="stop")
         self._view.note("all members have left; Spark makes the history of the groups, and reads the results")
         await self._ask(SPARK, 300, do="collect", groups=self.run_record.groups)
