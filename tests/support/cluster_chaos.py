@@ -350,7 +350,7 @@ def carry_out(schedule: Schedule[S], bootstrap: str, topic: str, shake: Callable
                 shake(step)
         facts.log = read_by_another(facts, bootstrap, topic, schedule.partitions)
         wanted = {value for rows in facts.log.values() for _, value in rows}
-        deadline = time.monotonic() + PATIENCE_S / 3
+        deadline = time.monotonic() + PATIENCE_S
         while (
             time.monotonic() < deadline
             and not facts.errors
