@@ -197,7 +197,7 @@ def test_a_deleted_and_recreated_topic_is_written_to_again(admin, cluster):
 NONE = TopicPartition("not-there", 0)
 STRANGERS = [GroupMember("stranger"), GroupMember("another")]
 MISSING = ConfigResource(ConfigResourceType.TOPIC, "not-there")
-IMPATIENT = {"retries": 3}
+TRIES = 3
 """A topic that does not exist might be created: some calls wait for it."""
 
 FAILING = {
@@ -231,7 +231,7 @@ async def test_a_call_that_failed_raises_unless_the_outcomes_are_asked_for(clust
         # They wait for the coordinators' topics.
         await patient.describe_transactions(["not-there"], raise_errors=False)
         await patient.describe_consumer_groups(["not-there"], raise_errors=False)
-    async with AsyncAdmin(bootstrap_servers=cluster.bootstrap, **IMPATIENT) as admin:
+    async with AsyncAdmin(bootstrap_servers=cluster.bootstrap, retries=TRIES) as admin:
         with pytest.raises(AdminError) as raised:
             await call(admin)
         outcomes = await call(admin, raise_errors=False)
@@ -247,7 +247,7 @@ def codes(answers):
 
 
 def both_ways(bootstrap, call):
-    with Admin(bootstrap_servers=bootstrap, **IMPATIENT) as admin:
+    with Admin(bootstrap_servers=bootstrap, retries=TRIES) as admin:
         with pytest.raises(AdminError) as raised:
             call(admin)
         return raised.value, call(admin, raise_errors=False)
