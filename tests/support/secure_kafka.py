@@ -87,7 +87,7 @@ class SecureKafka:
     }
     """SHORT trusts its clients for TRUST_S only, ONLY_SCRAM has SCRAM-SHA-256 and nothing else."""
 
-    TRUST_S = 3
+    TRUST_S = 7
 
     @classmethod
     def nowhere(cls) -> SecureKafka:

@@ -33,7 +33,7 @@ SESSION_MS = 6_000
 SHAKEN_S = 2.0
 """How long before and behind a broker's absence a batch counts as shaken: its commit may have been on its way."""
 
-GONE_S = 60.0
+GONE_S = 180.0
 """How long the last process of a query may outlive its driver."""
 
 AT_ONCE = 200
