@@ -41,7 +41,7 @@ def writes_each_once(kafka: Kafka) -> None:
     """Wrong: without idempotence, a batch whose answer was lost is written again."""
     topic = kafka.topic()
     settings = {"bootstrap_servers": kafka.bootstrap, "enable_idempotence": False, "client_id": "careless"}
-    with Producer(settings, request_timeout_ms=2_000) as producer:
+    with Producer(settings, request_timeout_ms=6_000) as producer:
         for value in VALUES[:3]:
             producer.send(topic, value).result()
     muster.testing.assert_handled_once([record.value for record in kafka.records(topic)], VALUES[:3])

@@ -105,16 +105,22 @@ async def test_a_partition_that_cannot_take_it_now_gets_it_later(error: ErrorCod
     assert len(partitions.written) == 3
 
 
-async def test_markers_of_an_epoch_that_is_over_are_not_repeated() -> None:
+async def test_markers_of_an_epoch_that_is_over_are_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sequence: a partition cannot take a marker; the coordinator's slot is loaded again under a newer epoch, which
     sends all markers anew."""
     partitions = Partitions(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    write = partitions.write
+
+    def write_and_load(marker: TxnMarker, where: Iterable[TopicPartition], done: Any) -> None:
+        write(marker, where, done)
+        partitions.epoch = 4
+
+    monkeypatch.setattr(partitions, "write", write_and_load)
     sender = partitions.sender()
     sender(due(T0))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    async with asyncio.timeout(120):
+        await partitions.heard.wait()
     assert len(partitions.written) == 1
-    partitions.epoch = 4
     sender(due(T1))
     await until(partitions, T1)
     await asyncio.sleep(2 * RETRY_S)
