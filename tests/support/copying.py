@@ -26,7 +26,7 @@ def settings(bootstrap: str, group: str, name: str, assignor: str) -> tuple[dict
         "enable_auto_commit": False,
         "auto_offset_reset": "earliest",
         "isolation_level": "read_committed",
-        "session_timeout_ms": 6_000,
+        "session_timeout_ms": 12_000,
         "heartbeat_interval_ms": 500,
         "max_poll_records": 50,
     }
