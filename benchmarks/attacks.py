@@ -20,6 +20,7 @@ import cramjam
 from crc32c import crc32c
 
 from benchmarks.wire import Address, Asker, connect, frame
+from muster.clock import wall_clock_ms
 from muster.protocol import framing
 from muster.protocol.messages import (
     CreatableTopic,
@@ -95,7 +96,7 @@ def fill(address: Address, megabytes: int) -> None:
 
 
 def _million() -> bytes:
-    return bytes(build_batch([(time.time_ns() // 1_000_000, None, os.urandom(1_000_000), [])]))
+    return bytes(build_batch([(wall_clock_ms(), None, os.urandom(1_000_000), [])]))
 
 
 def produce(batch: bytes) -> ProduceRequest:
@@ -137,8 +138,8 @@ def bomb(records: int) -> bytes:
     """A zstd batch of this many records of a few bytes: nearly nothing on the wire."""
     body = b"\0\0\0\2k\1\0"
     packed = bytes(cramjam.zstd.compress((varint(len(body)) + body) * records, level=19))
-    batch = bytearray(build_batch([(time.time_ns() // 1_000_000, b"k", None, [])]))
-    now = time.time_ns() // 1_000_000
+    batch = bytearray(build_batch([(wall_clock_ms(), b"k", None, [])]))
+    now = wall_clock_ms()
     batch = batch[:61] + packed
     batch[8:12] = pack(">i", len(batch) - 12)
     batch[21:61] = pack(">hiqqqhii", 4, records - 1, now, now, -1, -1, -1, records)
@@ -247,7 +248,7 @@ class _Answers:
 def half_frames(field: Field, declared: Sequence[int], sent: int) -> None:
     """Announce large frames, send a part of each, and wait; another producer's batch of 500 KB comes meanwhile."""
     start = pack(">hhih", 0, 9, 1, 1) + b"x" + b"\0" * 100
-    batch = bytes(build_batch([(time.time_ns() // 1_000_000, None, os.urandom(500_000), [])]))
+    batch = bytes(build_batch([(wall_clock_ms(), None, os.urandom(500_000), [])]))
     with contextlib.ExitStack() as stack:
         for size in declared:
             sock = stack.enter_context(connect(field.address))
@@ -322,7 +323,7 @@ def _sessions(field: Field) -> None:
 
 
 def _by_time(field: Field) -> None:
-    wanted = [ListOffsetsPartition(0, -1, time.time_ns() // 1_000_000 - 600_000)]
+    wanted = [ListOffsetsPartition(0, -1, wall_clock_ms() - 600_000)]
     read(field, [frame(ListOffsetsRequest(-1, 0, [ListOffsetsTopic(TOPIC, wanted)]), 5)] * 5)
 
 

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 
 from benchmarks.groups import HEARTBEAT_VERSION, JOIN_VERSION, SYNC_VERSION
 from benchmarks.wire import Address, Asker
+from muster.clock import wall_clock_ms
 from muster.errors import ErrorCode, MusterError
 from muster.protocol.messages import (
     CreatableTopic,
@@ -143,7 +144,7 @@ class Bystanders:
         with Asker(self.address) as asker:
 
             def produce() -> None:
-                batch = bytes(build_batch([(time.time_ns() // 1_000_000, None, b"x" * 100, [])]))
+                batch = bytes(build_batch([(wall_clock_ms(), None, b"x" * 100, [])]))
                 data = [TopicProduceData(TOPIC, partition_data=[PartitionProduceData(0, batch)])]
                 request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=data)
                 answer = asker.ask(request, PRODUCE_VERSION).responses[0].partition_responses[0]

@@ -24,6 +24,7 @@ from benchmarks.groups import (
 from benchmarks.modes import COMMIT_VERSION, CREATE_VERSION, FETCH_VERSION, OFFSET_FETCH_VERSION, create_topic
 from benchmarks.servers import METADATA_VERSION, Muster
 from benchmarks.wire import Asker, BenchmarkError, connect, frame
+from muster.clock import wall_clock_ms
 from muster.errors import ErrorCode
 from muster.protocol.group_partitions import group_partition
 from muster.protocol.messages import (
@@ -273,7 +274,7 @@ def log(server: CurveServer, size: int) -> Costs:
     create_topic_named(server, "curve")
     server.terminate()
     data = server.folder / "data"
-    made = sparse_log.make(data / "curve-0", size * GIGABYTE, time.time_ns() // 1_000_000 - 86_400_000)
+    made = sparse_log.make(data / "curve-0", size * GIGABYTE, wall_clock_ms() - 86_400_000)
     # As the broker notes it every few minutes: what lies before the last segment is synced.
     (data / "recovery-point-offset-checkpoint").write_text(f"0\n1\ncurve 0 {made.active_from}\n")
     started = server.started()

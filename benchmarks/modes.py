@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from benchmarks.groups import HEARTBEAT_VERSION, Group
 from benchmarks.servers import Server
 from benchmarks.wire import Asker, BenchmarkError, Traffic, connect, frame, percentile, pump
+from muster.clock import wall_clock_ms
 from muster.errors import ErrorCode
 from muster.protocol import framing
 from muster.protocol.messages import (
@@ -219,7 +220,7 @@ def _good_offset(response: OffsetFetchResponse) -> None:
 def produce(server: Server, options: Options, records: int, connections: int, depth: int) -> Figures:
     """Batches of this many records of 1 KB, each connection to a partition of its own, acks=all."""
     topic = create_topic(server, connections)
-    batch = bytes(build_batch([(_now_ms(), None, RECORD, [])] * records))
+    batch = bytes(build_batch([(wall_clock_ms(), None, RECORD, [])] * records))
     traffics = [
         Traffic(
             [_produce(topic, index, batch)] * (depth if records < 100 else 1),
@@ -241,10 +242,6 @@ def produce(server: Server, options: Options, records: int, connections: int, de
 RECORD = bytes((7 * number + number // 256) % 256 for number in range(RECORD_BYTES))
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 def _produce(topic: str, partition: int, batch: bytes) -> ProduceRequest:
     data = [TopicProduceData(topic, partition_data=[PartitionProduceData(partition, batch)])]
     return ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=data)
@@ -258,7 +255,7 @@ def fetch(server: Server, options: Options) -> Figures:
     """Fetching produced records, 1 MB at a time, on two connections."""
     topic = create_topic(server, 2)
     records = 900
-    batch = bytes(build_batch([(_now_ms(), None, RECORD, [])] * records))
+    batch = bytes(build_batch([(wall_clock_ms(), None, RECORD, [])] * records))
     with Asker(server.address) as asker:
         for _ in range(FETCH_FILL):
             for partition in (0, 1):
@@ -346,7 +343,7 @@ def _fetch(topic: str, partition: int, offset: int, most: int) -> FetchRequest:
 def end_to_end(server: Server, options: Options) -> Figures:
     """From sending one record to its arrival at a consumer whose Fetch waits for it."""
     topic = create_topic(server, 1)
-    record = _produce(topic, 0, bytes(build_batch([(_now_ms(), None, RECORD[:100], [])])))
+    record = _produce(topic, 0, bytes(build_batch([(wall_clock_ms(), None, RECORD[:100], [])])))
     seen: list[tuple[float, int]] = []
     with Asker(server.address) as producer, Asker(server.address) as consumer:
         end = time.perf_counter() + options.seconds

@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks.modes import PRODUCE_VERSION
 from benchmarks.wire import Asker, BenchmarkError
+from muster.clock import wall_clock_ms
 from muster.errors import ErrorCode
 from muster.protocol.messages import PartitionProduceData, ProduceRequest, TopicProduceData
 from muster.protocol.records.compression import Compression
@@ -63,7 +64,7 @@ def drop(bootstrap: str, topic: Topic) -> None:
 
 def _batch(number: int, records: int, filler: list[bytes], codec: Compression) -> bytes:
     """Distinct keys, and values that compress about as well as JSON."""
-    now = time.time_ns() // 1_000_000
+    now = wall_clock_ms()
     first = number * records
     found: list[RecordFields] = [
         (now, b"k%010d" % at, b"%012d" % at + filler[at & 63], []) for at in range(first, first + records)

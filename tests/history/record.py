@@ -33,6 +33,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from muster.clock import wall_clock_ms
 from tests.history.scenarios import offset_plays as offset_plays  # its scripts are in PLAYS then
 from tests.history.scenarios import other_plays as other_plays
 from tests.history.scenarios import unseen_cluster_plays as unseen_cluster_plays
@@ -43,7 +44,7 @@ from tests.history.scenarios.cluster_plays import Alone, Nodes
 from tests.history.scenarios.operator_client import Operator, OperatorError
 from tests.history.scenarios.plays import PLAYS, Play
 from tests.history.scenarios.road import Road
-from tests.history.scenarios.stage import Stage, StageError, now_ms
+from tests.history.scenarios.stage import Stage, StageError
 from tests.history.scenarios.witnesses import as_json, events_of, group_of, rows_of, said_of
 from tests.history.stories.draw import ALONE, THEMES, Story, draw
 from tests.history.stories.incidents import CONNECT, COORDINATORS, INCIDENTS
@@ -199,7 +200,7 @@ def record_story(story: Story, where: Running, folder: Path) -> dict[str, Any]:
             player.play()
         except (StageError, OperatorError) as error:  # the machine is too busy, as a rule: what was played counts
             print(f"{story.name} ends early: {str(error)[:300]}", file=sys.stderr, flush=True)
-        until_ms = now_ms()
+        until_ms = wall_clock_ms()
         topics = stage.ends()
     finally:
         stage.close()

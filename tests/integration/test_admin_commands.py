@@ -20,6 +20,7 @@ import pytest
 
 from muster.cli import main as command
 from muster.client.admin.admin import Admin
+from muster.clock import wall_clock_ms
 from muster.model import TopicPartition
 from tests.support.faces import Cluster, until, until_known
 from tests.support.peers import run_kafka_class
@@ -92,7 +93,7 @@ def prepared(cluster: Cluster, muster: Commands, now_ms: int) -> str:
 
 @on_kafka
 def test_offsets_are_reset_to_where_kafkas_tool_resets_them(cluster, muster, tmp_path):
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = wall_clock_ms()
     topic = prepared(cluster, muster, now_ms)
     exported = tmp_path / "plan.csv"
     exported.write_text(f"{topic},0,3\n{topic},1,99\n{topic},2,0\n")
@@ -123,7 +124,7 @@ def test_offsets_are_reset_to_where_kafkas_tool_resets_them(cluster, muster, tmp
 
 
 def test_a_plan_is_made_looked_at_and_carried_out(cluster, muster, tmp_path):
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = wall_clock_ms()
     topic, group = prepared(cluster, muster, now_ms), cluster.group
 
     def committed() -> dict[int, int]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from muster.clock import wall_clock_ms
 from muster.errors import ErrorCode
 from muster.protocol import admin_messages as a
 from muster.protocol import messages as m
@@ -105,7 +106,7 @@ def encoded(asked: Asked) -> tuple[Any, int]:
         case Alter():
             return alteration(asked, whole=first.whole)
         case Append():
-            records = bytes(build_batch([(time.time_ns() // 1_000_000, b"k", b"v", [])]))
+            records = bytes(build_batch([(wall_clock_ms(), b"k", b"v", [])]))
             data = m.TopicProduceData(name, ZERO_UUID, [m.PartitionProduceData(0, records)])
             return m.ProduceRequest(None, -1, 30_000, [data]), 9
         case Cut(before):

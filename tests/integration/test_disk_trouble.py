@@ -6,12 +6,12 @@ import os
 import random
 import resource
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from muster.clock import wall_clock_ms
 from muster.errors import ErrorCode
 from muster.protocol import messages as m
 from muster.protocol.primitives import ZERO_UUID
@@ -45,7 +45,7 @@ def create(client: RawClient, topic: str, **settings: object) -> int:
 
 
 def produce(client: RawClient, topic: str, value: bytes, key: bytes | None = None) -> m.PartitionProduceResponse:
-    batch = bytes(build_batch([(time.time_ns() // 1_000_000, key, value, [])]))
+    batch = bytes(build_batch([(wall_clock_ms(), key, value, [])]))
     data = m.TopicProduceData(topic, ZERO_UUID, [m.PartitionProduceData(0, batch)])
     [answer] = client.ask(m.ProduceRequest(None, -1, 30_000, [data]), 9).responses[0].partition_responses
     found: m.PartitionProduceResponse = answer

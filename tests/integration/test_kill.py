@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from muster.clock import wall_clock_ms
 from muster.errors import ErrorCode
 from muster.protocol import messages as m
 from muster.protocol.primitives import ZERO_UUID, Request
@@ -85,7 +86,7 @@ class Producer(Worker):
         if self._producer_id < 0:
             self._producer_id = self.ask(m.InitProducerIdRequest(None, 60_000), 4).producer_id
         numbers = range(self.acknowledged, self.acknowledged + self._random.randint(1, 20))
-        now = time.time_ns() // 1_000_000
+        now = wall_clock_ms()
         records = build_batch(
             [(now, None, b"%d" % number, []) for number in numbers],
             producer_id=self._producer_id,

@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka import Producer as OutsideProducer
 
 from muster import Admin, NewTopic
+from muster.clock import wall_clock_ms
 from muster.errors import ErrorCode
 from muster.log import CleanupPolicy, LogConfig, LogError, PartitionLog
 from muster.log.producers.producer_state import PartitionProducers
@@ -104,7 +105,7 @@ def life(rng: random.Random, produce: Callable[[int, bytes, int], None], finish:
 
 
 def live_on_kafka(bootstrap: str, rng: random.Random) -> None:
-    begun = time.time_ns() // 1_000_000
+    begun = wall_clock_ms()
     plain = OutsideProducer({"bootstrap.servers": bootstrap})
     settings = {"bootstrap.servers": bootstrap, "transaction.timeout.ms": 600_000}
     producers = [OutsideProducer({**settings, "transactional.id": f"folder-{who}"}) for who in range(3)]
@@ -130,7 +131,7 @@ def live_on_kafka(bootstrap: str, rng: random.Random) -> None:
 
 
 def live_on_muster(log: PartitionLog, rng: random.Random) -> None:
-    begun = time.time_ns() // 1_000_000
+    begun = wall_clock_ms()
     sequences = [0, 0, 0]
 
     def produce(who: int, value: bytes, after_ms: int) -> None:
@@ -289,7 +290,7 @@ class Sides:
     def produce(self, pid: int, epoch: int, sequence: int, count: int, *, transactional: bool) -> tuple[Said, Said]:
         """A batch: Kafka's answer and muster's."""
         numbers = {"producer_id": pid, "producer_epoch": epoch, "base_sequence": sequence}
-        now = time.time_ns() // 1_000_000
+        now = wall_clock_ms()
         data = bytes(batch(*[(b"k", b"v")] * count, timestamp=now, transactional=transactional, **numbers))
         asked = m.TopicProduceData(self.topic, partition_data=[m.PartitionProduceData(0, data)])
         request = m.ProduceRequest("any" if transactional else None, 1, 30_000, [asked])
@@ -306,7 +307,7 @@ class Sides:
         marker.coordinator_epoch, marker.transaction_version = coordinator_epoch, version
         answer = self.client.ask(t.WriteTxnMarkersRequest([marker]), 2 if version else 1)
         written = TxnMarker(pid, epoch, commit, coordinator_epoch, version)
-        ours = self.log.append_marker(written, now=time.time_ns() // 1_000_000)
+        ours = self.log.append_marker(written, now=wall_clock_ms())
         return answer.markers[0].topics[0].partitions[0].error_code, ours.error
 
     def close(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from muster.client.admin.admin import Admin
+from muster.clock import wall_clock_ms
 from muster.history import engine
 from muster.history.model import Lag, Limits
 from muster.history.rows import from_table
@@ -25,7 +25,7 @@ from tests.support.history_schedules import ROWS, Tables
 def at_once(bootstrap: str, limits: Limits) -> Tables:
     """What the small engine makes of the topic."""
     config, remarks = ReaderConfig(bootstrap_servers=(bootstrap,)), ReaderWarnings()
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = wall_clock_ms()
     with Admin(bootstrap_servers=bootstrap) as admin:
         found = engine.read_history(LiveTopic(admin, config, OFFSETS_TOPIC, remarks), limits, None, now_ms)
         samples = lag_samples(admin, config, found.committed, now_ms, remarks)

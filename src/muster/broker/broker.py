@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from muster.broker import handlers
-from muster.broker.clock import now_ms
 from muster.broker.cluster_view import ClusterView
 from muster.broker.config import BrokerConfig
 from muster.broker.dynamic_settings import DynamicSettings
@@ -44,6 +43,7 @@ from muster.broker.transactions.markers import MarkerWriter
 from muster.broker.transactions.partition_locator import PartitionLocator
 from muster.broker.transactions.service import TransactionService
 from muster.broker.transactions.verification import Verifier
+from muster.clock import wall_clock_ms
 from muster.coordinator.groups.effects import GroupEvent
 from muster.errors import ConfigError, MusterError
 from muster.log import DISK, Files, FolderLock, FsyncPolicy, LogConfig, LogStore, put_whole
@@ -219,7 +219,7 @@ class Broker(GroupServer):
         """Open every topic's partitions, and finish the deletions that a crash interrupted."""
         self._store = LogStore.open(
             folder,
-            now=now_ms(),
+            now=wall_clock_ms(),
             fsync=self._fsync,
             defaults=log_config({}, self.config),
             configs=self._config_of,
@@ -390,7 +390,7 @@ class Broker(GroupServer):
         return None
 
     def _gather_more(self) -> gathering.Steps:
-        late_before_ms = now_ms() - self.config.integer("transaction.max.timeout.ms") - gathering.LATE_BUFFER_MS
+        late_before_ms = wall_clock_ms() - self.config.integer("transaction.max.timeout.ms") - gathering.LATE_BUFFER_MS
         found = yield from gathering.of_logs(self.partitions.led(), self.partitions.former, late_before_ms)
         states, unmarked = yield from self.transactions.runtime.count()
         refused, timed_out = self.transactions.sender.refused, self.transactions.timed_out

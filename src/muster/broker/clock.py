@@ -1,18 +1,12 @@
-"""The one place where the broker reads the time.
+"""The clock of the broker's timeouts: monotonic, without the time for which the process was stopped.
 
-There are two clocks: records carry the time of day (`now_ms`); timeouts use a monotonic clock (`SteadyClock`).
+Records carry the time of day (`muster.clock.wall_clock_ms`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from time import monotonic_ns, time_ns
-
-
-def now_ms() -> int:
-    """Milliseconds since the epoch."""
-    return time_ns() // 1_000_000
-
 
 TICK_S = 0.5
 """The longest interval between readings of the clock while the process runs."""

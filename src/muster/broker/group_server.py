@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from muster.broker import handlers
-from muster.broker.clock import TICK_S, SteadyClock, now_ms
+from muster.broker.clock import TICK_S, SteadyClock
 from muster.broker.cluster_view import ClusterView
 from muster.broker.config import BrokerConfig
 from muster.broker.groups.coordination import Coordination
@@ -22,6 +22,7 @@ from muster.broker.net.calls import Api
 from muster.broker.net.connection_core import ConnectionCore
 from muster.broker.net.server import Server
 from muster.broker.operators import metrics as gathering
+from muster.clock import wall_clock_ms
 from muster.coordinator.groups.effects import GroupEvent
 from muster.errors import MusterError
 from muster.metrics.families import Buckets, Family
@@ -198,7 +199,7 @@ class GroupServer:
     def _accept(self) -> None:
         """Start serving."""
         self._server.accept()
-        self.started_at = now_ms()
+        self.started_at = wall_clock_ms()
         self._clock.begin()  # recovery of a large folder, or waiting for a free id, may have delayed the start
         self._tick()
         self._started = True

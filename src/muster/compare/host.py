@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from muster.client.net.driver import monotonic_ms
+from muster.clock import monotonic_ms
 from muster.compare.members import Member, WatchingMember, make
 from muster.compare.rules.formulas import Scheme
 from muster.compare.rules.results import SENT_AGAIN

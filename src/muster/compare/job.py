@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from muster.client.net.driver import wall_clock_ms
+from muster.clock import wall_clock_ms
 from muster.compare.page import FIGURES, render
 from muster.compare.rules.checks import ResultCheck, is_well, judge
 from muster.compare.rules.formulas import TITLES, Scheme

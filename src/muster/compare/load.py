@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 from muster.client.admin.async_admin import AsyncAdmin
-from muster.client.net.driver import monotonic_ms
 from muster.client.producer.async_producer import AsyncProducer
+from muster.clock import monotonic_ms
 from muster.errors import MusterError
 from muster.model import TopicPartition
 from muster.protocol.api import LATEST_TIMESTAMP

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from muster.client.admin.async_admin import AsyncAdmin
 from muster.client.core.admin.admin import NewTopic
-from muster.client.net.driver import monotonic_ms
+from muster.clock import monotonic_ms
 from muster.compare.rules.counters import ZooKeeperCounters, parse_mntr, read_counters
 from muster.compare.rules.formulas import Scheme
 from muster.errors import ConfigError, KafkaError, MusterError

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from muster.client.admin.async_admin import AsyncAdmin
-from muster.client.net.driver import monotonic_ms
+from muster.clock import monotonic_ms
 from muster.compare.load import Load
 from muster.compare.rules.formulas import Scheme
 from muster.compare.rules.recorder import (

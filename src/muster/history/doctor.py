@@ -6,13 +6,13 @@ Whatever could not be read or determined is listed in the report's warnings.
 from __future__ import annotations
 
 import difflib
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 from muster.client.admin.admin import Admin
+from muster.clock import wall_clock_ms
 from muster.errors import KafkaError, MusterError
 from muster.history.engine import GroupHistory, events_of, read_history, report
 from muster.history.event_history import history_of
@@ -107,12 +107,12 @@ def read_cluster(
     warnings, groups = ReaderWarnings(), selection.groups
     limits = limits_of(admin, warnings)
     if selection.lookback_ms is not None:
-        limits = replace(limits, since_ms=_now_ms() - selection.lookback_ms)
+        limits = replace(limits, since_ms=wall_clock_ms() - selection.lookback_ms)
     found: GroupHistory | None = None
     if sample_ms is None:
         try:
             topic = LiveTopic(admin, config, OFFSETS_TOPIC, warnings, groups)
-            found = engine(topic, limits, groups or None, _now_ms())
+            found = engine(topic, limits, groups or None, wall_clock_ms())
         except TopicRefusedError as error:
             found = _without_records(admin, config, groups, error, warnings, notify)
     if found is None:
@@ -124,7 +124,7 @@ def read_cluster(
     _leave_out_sinks(found, groups, warnings)
     if not found.kinds.keys() >= set(groups):
         _check_exist(groups, found, where, _listed_groups(admin))
-    now_ms = _now_ms()
+    now_ms = wall_clock_ms()
     samples = lag_samples(admin, config, found.committed, now_ms, warnings)
     behind = over_time(config, found.timeline, now_ms, samples, warnings)
     limits = replace(limits, open_transactions=oldest_open(admin, _behind(found, samples), now_ms, warnings))
@@ -152,7 +152,7 @@ def read_folder(paths: Sequence[Path], selection: Selection, engine: HistoryEngi
     _leave_out_sinks(found, selection.groups, warnings)
     where = ", ".join(map(str, paths))
     _check_exist(selection.groups, found, where)
-    until_ms = _now_ms() if found.until_ms is None else found.until_ms
+    until_ms = wall_clock_ms() if found.until_ms is None else found.until_ms
     logs = folder_logs(paths, {place for own in found.committed.values() for place in own}, warnings)
     samples = _samples_in(logs, found, until_ms, warnings)
     limits = replace(limits, open_transactions=open_in_folder(paths, logs, until_ms, warnings))
@@ -236,10 +236,6 @@ def _add_groups_of_events(
             for place, position in offsets.items()
         }
     found.add(added)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _events(admin: Admin, config: ReaderConfig, warnings: ReaderWarnings, groups: Collection[str]) -> list[object]:

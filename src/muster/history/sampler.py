@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from muster.client.admin.admin import Admin
 from muster.client.core.admin.admin import GroupDescription, GroupListing, MemberDescription
+from muster.clock import wall_clock_ms
 from muster.errors import ErrorCode, KafkaError, KafkaTimeoutError
 from muster.history.engine import GroupHistory, read_history
 from muster.history.entries.synthetic_records import SyntheticRecords
@@ -155,7 +156,7 @@ def sample(admin: Admin, groups: Collection[str], duration_ms: int, warnings: Re
         if time.monotonic() >= until:
             break
         time.sleep(max(0.0, pause))
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = wall_clock_ms()
     found = read_history(watch, Limits(), None, now_ms)
     _mark_as_sampled(found, watch)
     sinks = {group: kind for group, kind in found.kinds.items() if kind is GroupKind.SINK}
@@ -186,12 +187,12 @@ def _poll(
         if isinstance(answer, GroupDescription):
             offsets = offsets_of(admin, name, warnings)
             if offsets is not None:
-                watch.add_poll(answer, offsets, time.time_ns() // 1_000_000)
+                watch.add_poll(answer, offsets, wall_clock_ms())
             there.add(name)
         elif answer.code is not ErrorCode.GROUP_ID_NOT_FOUND:
             warnings.add(f"group {name} cannot be described: {answer.code.name}")
             there.add(name)
-    watch.set_existing(there, time.time_ns() // 1_000_000)
+    watch.set_existing(there, wall_clock_ms())
 
 
 def _is_consumer_group(one: GroupListing) -> bool:

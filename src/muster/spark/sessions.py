@@ -156,7 +156,7 @@ def serve_metrics(spark: SparkSession, port: int, host: str = "127.0.0.1") -> Me
         MusterError: the port cannot be opened.
         RuntimeError: no listener can be installed in this session.
     """
-    from muster.client.net.driver import wall_clock_ms
+    from muster.clock import wall_clock_ms
     from muster.metrics.exposition import check_installed, check_port
     from muster.metrics.port import MetricsPort
     from muster.spark.progress.exporter import QueryExporter

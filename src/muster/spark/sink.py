@@ -27,9 +27,9 @@ from muster.arrow.packing import ANYWHERE, Rows, pack, place
 from muster.client.config import ProducerConfig
 from muster.client.core.produce.accumulator import OutgoingBatch
 from muster.client.core.produce.partitioner import partition_for_key
-from muster.client.net.driver import wall_clock_ms
 from muster.client.plain.cluster import connect
 from muster.client.producer.batch_producer import BatchProducer
+from muster.clock import wall_clock_ms
 from muster.errors import MusterError
 from muster.model import GroupMetadata, TopicPartition
 from muster.spark.exactly_once import (

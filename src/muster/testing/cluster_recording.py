@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import muster
-from muster.broker.clock import now_ms
+from muster.clock import wall_clock_ms
 from muster.errors import ConfigError, MusterError, ProtocolError
 from muster.model import GROUP_METADATA_TOPIC, ConsumerRecord, TopicPartition
 from muster.protocol.group_partitions import group_partition
@@ -61,7 +61,7 @@ def record_past(
     Raises:
         MusterError: the cluster or the file cannot be used, or the cluster has nothing about the group in that time.
     """
-    now = now_ms()
+    now = wall_clock_ms()
     since_ms, until_ms = now - round(since_s * 1000), now - round(until_s * 1000)
     if since_ms >= until_ms:
         raise ConfigError(f"since_s={since_s:g} must be above until_s={until_s:g}: the recording begins before it ends")

@@ -16,8 +16,8 @@ from typing import Any
 from urllib.parse import unquote
 
 from muster.broker.broker import Broker
-from muster.broker.clock import now_ms
 from muster.broker.groups.events import sentence
+from muster.clock import wall_clock_ms
 from muster.coordinator.groups import interventions
 from muster.coordinator.groups.classic_group import ClassicGroup
 from muster.coordinator.groups.effects import Effects, GroupEvent
@@ -83,7 +83,7 @@ class Control:
     # ------------------------------------------------------------------------------------------------------ the story
 
     def _write(self, group: str, line: str) -> None:
-        self._lines.append((now_ms(), group, line))
+        self._lines.append((wall_clock_ms(), group, line))
 
     def _on_event(self, event: GroupEvent) -> None:
         self._write(event.group_id, sentence(event))

@@ -21,6 +21,7 @@ from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 
+from muster.clock import wall_clock_ms
 from tests.history.scenarios.clients import Flavour, command
 from tests.history.scenarios.operator_client import Operator, OperatorError
 from tests.history.scenarios.road import Road
@@ -32,11 +33,6 @@ PATIENCE_S = 300.0
 
 STILL_S = 1.5
 """How long a group has to look the same to be at rest: a second phase of a cooperative rebalance begins sooner."""
-
-
-def now_ms() -> int:
-    """The time of day, as brokers write it."""
-    return time.time_ns() // 1_000_000
 
 
 class StageError(Exception):
@@ -336,10 +332,10 @@ class Stage:
         if group.flavour.client == "kafka-python":
             # A poll that ends just before its JoinGroup is answered forgets it: the next one joins again.
             also = [*also, "leader_rejoined"]
-        at_ms = now_ms()
+        at_ms = wall_clock_ms()
         yield
         group.settle()
-        entry: dict[str, Any] = {"group": group.name, "cause": cause, "at_ms": at_ms, "until_ms": now_ms()}
+        entry: dict[str, Any] = {"group": group.name, "cause": cause, "at_ms": at_ms, "until_ms": wall_clock_ms()}
         more = {"also": list(also), "pattern": pattern}
         self.truth.append({**entry, "about": about, **{key: value for key, value in more.items() if value}})
         self.go_on()
@@ -354,10 +350,10 @@ class Stage:
     @contextlib.contextmanager
     def quiet(self, group: Group, about: str) -> Iterator[None]:
         """What is done in here is expected to cause no rebalance."""
-        at_ms = now_ms()
+        at_ms = wall_clock_ms()
         yield
         group.settle()
-        self.calm.append({"group": group.name, "at_ms": at_ms, "until_ms": now_ms(), "about": about})
+        self.calm.append({"group": group.name, "at_ms": at_ms, "until_ms": wall_clock_ms(), "about": about})
         self.go_on()
 
     def go_on(self, seconds: float = 2.0) -> None:

@@ -14,9 +14,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from muster.clock import wall_clock_ms
 from tests.history.scenarios.clients import ASSIGNORS, JAVA_ASSIGNORS, Flavour
 from tests.history.scenarios.cluster_plays import Nodes
-from tests.history.scenarios.stage import Group, Member, Stage, now_ms, until
+from tests.history.scenarios.stage import Group, Member, Stage, until
 from tests.history.scenarios.workers import DELAY_S, SINK, Worker
 from tests.history.stories.draw import Step, Story
 
@@ -79,7 +80,7 @@ class Player:
     @contextlib.contextmanager
     def _act(self, do: str, *labels: str, settles: bool = True, **what: Any) -> Iterator[None]:
         """Note what is done in here, and wait until the group is at rest if it `settles`."""
-        act: dict[str, Any] = {"do": do, "members": list(labels), "at_ms": now_ms(), **what}
+        act: dict[str, Any] = {"do": do, "members": list(labels), "at_ms": wall_clock_ms(), **what}
         if self._of is not None:
             act["of"] = self._of
         self.acts.append(act)
@@ -89,7 +90,7 @@ class Player:
         if settles and self.is_connect:
             time.sleep(DELAY_S + 2)  # the tasks of one that is gone are given to others then
             self.group.settle(STILL_S)
-        act["until_ms"] = now_ms()
+        act["until_ms"] = wall_clock_ms()
         act["settled"] = settles
 
     @contextlib.contextmanager

@@ -14,7 +14,7 @@ import pytest
 from muster import AsyncAdmin, AsyncConsumer, AsyncProducer
 from muster.broker.broker import Broker
 from muster.client.core.admin.admin import NewTopic
-from muster.client.net.driver import monotonic_ms
+from muster.clock import monotonic_ms
 from muster.errors import (
     AuthenticationError,
     CommitFailedError,

@@ -13,6 +13,7 @@ from random import Random
 from typing import Any, Protocol
 from unittest import mock
 
+from muster import clock as process_clock
 from muster.broker import clock, handlers
 from muster.broker.broker import Broker
 from muster.broker.clock import SteadyClock
@@ -362,9 +363,10 @@ def times(world: World, node_of: Callable[[], Node | None]) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for module, name, instead in (
             (clock, "time_ns", time_ns),
+            (process_clock, "time_ns", time_ns),
             (deletion_reserve, "SIZE", 16),
             (service, "_new_member_id", lambda prefix: f"{prefix}-{next(numbers):04}"),
-            (links, "_now", lambda: world.now),
+            (links, "monotonic_ms", lambda: world.now),
             (zookeeper_cluster, "monotonic", monotonic),
             (zookeeper_cluster, "FreezeDetector", partial(FreezeDetector, read=monotonic)),
             (slot_coordination, "SLOT_COUNT", SLOTS),

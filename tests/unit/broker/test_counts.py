@@ -13,7 +13,6 @@ import gc
 import logging
 import mmap
 import sys
-import time
 import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -30,6 +29,7 @@ from muster.broker.groups import event_topic
 from muster.broker.net import connection_core
 from muster.broker.net.calls import encode_answer
 from muster.broker.net.connection import WRITE_EVERY, ServerConnection
+from muster.clock import wall_clock_ms
 from muster.coordinator.transactions.entry import COMPLETE_COMMIT
 from muster.log import DISK
 from muster.metrics.families import Buckets
@@ -70,7 +70,7 @@ SLACK_BYTES = 32
 object that holds others takes, so that one more of these in each request is seen."""
 
 OURS = (str(Path(muster.__file__).parent), "<muster codec ")
-NOW = time.time_ns() // 1_000_000
+NOW = wall_clock_ms()
 RUNS = 3
 """Of each; the fewest calls count, for a timer of the broker may come into one."""
 

@@ -20,6 +20,7 @@ from muster.broker.broker import PROBE, Broker
 from muster.broker.groups.coordination import StandaloneCoordination
 from muster.broker.monitor import Monitor
 from muster.broker.operators import metrics as gathering
+from muster.clock import wall_clock_ms
 from muster.coordinator.groups import effects
 from muster.coordinator.groups.shard import GroupCounts
 from muster.log import Files
@@ -31,7 +32,7 @@ from tests.support.brokers import RawClient, broker_config, in_thread
 from tests.support.transaction_sides import TransactionSide
 from tests.support.written import build_batch
 
-NOW = time.time_ns() // 1_000_000
+NOW = wall_clock_ms()
 READ = "kafka_server_brokertopicmetrics_"
 
 

@@ -76,7 +76,7 @@ class Connection:
 @pytest.fixture
 async def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Broker]:
     for module in (produce, fast_produce):
-        monkeypatch.setattr(module, "now_ms", lambda: lies.NOW)
+        monkeypatch.setattr(module, "wall_clock_ms", lambda: lies.NOW)
     async with running(tmp_path) as broker:
         for name, settings in SETTINGS.items():
             for way in (SHORT, GENERAL):

@@ -20,7 +20,6 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
 
-from muster.broker.clock import now_ms
 from muster.broker.cluster import follower
 from muster.broker.cluster.alterations import Alterations, Rule
 from muster.broker.cluster.follower import Follower, Session
@@ -34,6 +33,7 @@ from muster.broker.topics.catalogue import Topic, TopicCatalogue, TopicToCreate,
 from muster.broker.topics.changes import PartitionIncrease, TopicChanges
 from muster.broker.topics.fetches import ParkedFetches
 from muster.broker.topics.partitions import Partitions, warn_of_unusable
+from muster.clock import wall_clock_ms
 from muster.errors import ConfigError, ErrorCode, KafkaError
 from muster.log import Files
 from muster.model import Node
@@ -135,7 +135,7 @@ class ZooKeeperCluster(Follower):
         supported = SUPPORTED[TRANSACTION_VERSION]
         self.transaction_version = await self._at_start(lambda: agree_on_transaction_version(level, *supported))
         self._had = await self._at_start(lambda: registered_data_dir(self.member.broker_id))
-        self._ids = await self._at_start(lambda: reserve_producer_ids(self.member.broker_id, now_ms()))
+        self._ids = await self._at_start(lambda: reserve_producer_ids(self.member.broker_id, wall_clock_ms()))
         return found
 
     def check_folder(self, folder: Path, identity: Identity | None) -> None:
@@ -184,7 +184,7 @@ class ZooKeeperCluster(Follower):
         endpoint = Endpoint(LISTENER, node.host, node.port)
         draft = Endpoint("DRAFT", draft_node.host, draft_node.port) if draft_node is not None else None
         self._registration = BrokerRegistration(
-            node.node_id, (endpoint,), now_ms(), rack=node.rack, draft_listener=draft
+            node.node_id, (endpoint,), wall_clock_ms(), rack=node.rack, draft_listener=draft
         )
         await self._begin()
         self._freeze_detector = FreezeDetector(self.session.timeout_ms / 1000, self.wake)
@@ -211,7 +211,7 @@ class ZooKeeperCluster(Follower):
             if self._freeze_detector is not None and self._freeze_detector.is_doubtful():
                 await self.session.run(ask(Exists(broker_path(self.node_id))))
             await self._say_what_is_offline()
-            await self.session.run(self.member.turn(self._registration, now_ms()))
+            await self.session.run(self.member.turn(self._registration, wall_clock_ms()))
         finally:
             if self.member.term is not None and self.member.term != term:
                 log.info("this broker is the controller, epoch %d", self.member.term.epoch)
@@ -256,7 +256,7 @@ class ZooKeeperCluster(Follower):
         self._parts.changes.transactions.followed(node for node in nodes if node is not None)
         self._changed()
         if not self._next_ids:
-            self._next_ids = await self.session.run(reserve_producer_ids(self.member.broker_id, now_ms()))
+            self._next_ids = await self.session.run(reserve_producer_ids(self.member.broker_id, wall_clock_ms()))
 
     def _disk_refuses(self, error: OSError) -> None:
         if not self._disk_refused:

@@ -23,12 +23,12 @@ from dataclasses import fields
 from operator import attrgetter
 from typing import NamedTuple, Protocol
 
-from muster.broker.clock import now_ms
 from muster.broker.config import BrokerConfig
 from muster.broker.topics.catalogue import EVENTS_TOPIC_SETTINGS, Topic, TopicCatalogue
 from muster.broker.topics.changes import TopicChanges
 from muster.broker.topics.fetches import ParkedFetches
 from muster.broker.topics.partitions import Partitions
+from muster.clock import wall_clock_ms
 from muster.coordinator.groups.effects import GroupEvent
 from muster.errors import MusterError
 from muster.log import PartitionLog
@@ -113,7 +113,7 @@ class EventTopic:
 
     def __call__(self, event: GroupEvent) -> None:
         """Take an event."""
-        at_ms = now_ms()
+        at_ms = wall_clock_ms()
         self._times.append(self._times[-1] if self._times and self._times[-1] == at_ms else at_ms)
         self._waiting.append(event)
         if self._timer is None and not self._stopped:
@@ -156,7 +156,7 @@ class EventTopic:
         self._drop(AT_ONCE)
         data = batch.build()
         try:
-            appended = place.log.append(data, now=now_ms(), origin="coordinator")
+            appended = place.log.append(data, now=wall_clock_ms(), origin="coordinator")
         except (OSError, MusterError) as error:
             self._fails(str(error))
         else:

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TextIO
 
-from muster.broker.clock import now_ms
+from muster.clock import wall_clock_ms
 from muster.coordinator.groups import effects
 
 log = logging.getLogger("muster.groups")
@@ -142,7 +142,7 @@ class EventFile:
 
     def __call__(self, event: effects.GroupEvent) -> None:
         """Write an event. If that fails (a full disk), events are lost; this is logged once until it works again."""
-        line = json.dumps({"at": now_ms(), "event": type(event).__name__, **asdict(event)})
+        line = json.dumps({"at": wall_clock_ms(), "event": type(event).__name__, **asdict(event)})
         try:
             file = self._file if self._file is not None and self._is_in_place(self._file) else self._open()
             file.write(f"{line}\n")

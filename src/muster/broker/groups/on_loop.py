@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from muster.broker.clock import SteadyClock, now_ms
+from muster.broker.clock import SteadyClock
 from muster.broker.groups.coordination import Coordination
 from muster.broker.topics.catalogue import Topic
+from muster.clock import wall_clock_ms
 from muster.coordinator.shards.shards import ShardHost, Shards
 from muster.model import Node
 
@@ -37,7 +38,9 @@ class ShardsOnLoop:
 
     def _host(self, on_event: Callable[[Any], None]) -> ShardHost:
         """What the shards need."""
-        return ShardHost(self._clock, on_event, self._schedule_flush, self._deadline_moved, self._load_later, now_ms)
+        return ShardHost(
+            self._clock, on_event, self._schedule_flush, self._deadline_moved, self._load_later, wall_clock_ms
+        )
 
     def start(self) -> None:
         """Serve the slots of this broker. What loads quickly is loaded before the first request, the rest between

@@ -13,9 +13,9 @@ from __future__ import annotations
 from struct import Struct
 from typing import NamedTuple
 
-from muster.broker.clock import now_ms
 from muster.broker.handlers.produce import ProduceNeeds, refused
 from muster.broker.net.calls import Fast
+from muster.clock import wall_clock_ms
 from muster.errors import KafkaError
 from muster.log import FsyncPolicy, PartitionLog
 from muster.log.batches import validation
@@ -119,7 +119,7 @@ def fast_produce(here: ProduceNeeds) -> Fast:
         log, said = target.log, target.answer
         if log.config.compression:  # the batch is not compressed
             return None
-        now = now_ms()
+        now = wall_clock_ms()
         try:
             examined = examine(batch, log.config, now, "client", log.topic_partition)
         except Exception:  # the general path reports what is wrong

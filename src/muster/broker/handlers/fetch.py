@@ -13,13 +13,13 @@ from collections.abc import Generator
 from functools import partial
 from typing import NamedTuple
 
-from muster.broker.clock import now_ms
 from muster.broker.net.calls import Call, Sliced, at_once
 from muster.broker.net.intake import TimerLoop
 from muster.broker.topics import fetches
 from muster.broker.topics.fetch_sessions import SLICE, FetchPlan, FetchSessions
 from muster.broker.topics.fetches import ParkedFetch, ParkedFetches
 from muster.broker.topics.log_reads import LogReader, Result
+from muster.clock import wall_clock_ms
 from muster.protocol.api import READ_COMMITTED
 from muster.protocol.messages import FetchableTopicResponse, FetchRequest, FetchResponse
 
@@ -43,7 +43,7 @@ def fetch(here: FetchNeeds, request: FetchRequest, call: Call) -> FetchResponse 
 
 
 def _fetch(here: FetchNeeds, request: FetchRequest, call: Call) -> Generator[None, None, FetchResponse | None]:
-    plan = yield from here.sessions.plan(request, call.version >= _TOPIC_IDS_SINCE, now_ms())
+    plan = yield from here.sessions.plan(request, call.version >= _TOPIC_IDS_SINCE, wall_clock_ms())
     if plan.error:
         return FetchResponse(error_code=plan.error)
     results, size, failed = yield from here.reader.read(plan, request)
@@ -74,7 +74,7 @@ def _read_again(
 def _answer(
     here: FetchNeeds, plan: FetchPlan, results: list[Result], version: int, failed: bool
 ) -> Generator[None, None, FetchResponse]:
-    settling = here.sessions.settle(plan, results, version >= _TOPIC_IDS_SINCE, now_ms())
+    settling = here.sessions.settle(plan, results, version >= _TOPIC_IDS_SINCE, wall_clock_ms())
     session_id, changed = yield from settling
     response = FetchResponse(session_id=session_id)
     if failed and version >= _LEADERS_SINCE:

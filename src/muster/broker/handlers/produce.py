@@ -12,7 +12,6 @@ from collections.abc import Callable, Generator, Mapping
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from muster.broker.clock import now_ms
 from muster.broker.cluster_view import LEADER_ELSEWHERE, ClusterView, LeaderHint
 from muster.broker.net.calls import NO_RESPONSE, Call, CloseConnectionError
 from muster.broker.net.side_thread import SideThread
@@ -21,6 +20,7 @@ from muster.broker.topics.durability import AppendWait, Durability
 from muster.broker.topics.fetches import ParkedFetches
 from muster.broker.topics.partitions import Partitions
 from muster.broker.transactions.verification import SupportedOperation, Verifier, of_produce
+from muster.clock import wall_clock_ms
 from muster.coordinator.transactions.rules import Producer
 from muster.errors import ErrorCode, KafkaError
 from muster.log import LogError
@@ -135,7 +135,7 @@ def produce(here: ProduceNeeds, request: ProduceRequest, call: Call) -> ProduceR
         ]
         response.responses.append(TopicProduceResponse(requested.name, bytes(requested.topic_id), results))
         partitions += len(results)
-    now, costly, transactional = now_ms(), False, 0
+    now, costly, transactional = wall_clock_ms(), False, 0
     if len(appends) < partitions:  # some are refused already
         transactional = _has_transactional(request)
     for append in appends:
@@ -173,7 +173,7 @@ def _examine_beside(
     def examine() -> Generator[None, None, None]:
         for append in appends:
             if append.examined is None:
-                append.examine(now_ms(), at_once=False)
+                append.examine(wall_clock_ms(), at_once=False)
                 yield
 
     def write() -> None:
@@ -240,7 +240,7 @@ def _to_be_verified(
         producer = (header.producer_id, header.producer_epoch, header.base_sequence)
         try:
             append.guard = append.log.begin_verification(
-                *producer, tv2=operation is SupportedOperation.ADD, now=now_ms()
+                *producer, tv2=operation is SupportedOperation.ADD, now=wall_clock_ms()
             )
         except LogError as error:
             _not_verified(append.result, error.code, operation)
@@ -290,7 +290,7 @@ def _write(
     here: ProduceNeeds, request: ProduceRequest, call: Call, response: ProduceResponse, appends: list[Append]
 ) -> ProduceResponse | None:
     waits: Waits = []
-    now = now_ms()
+    now = wall_clock_ms()
     for append in appends:
         _append(here, append, request, waits, now)
     if request.acks == 0:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Iterable
 from enum import Enum
 from typing import Any
 
 from muster.broker.links.core import Done, LinkCore, LinkStep
+from muster.clock import monotonic_ms
 from muster.model import Node
 from muster.protocol.primitives import Buffer, Request
 
@@ -65,7 +65,7 @@ class _Link:
         self._in_trouble = False
 
     def ask(self, request: Request[Any], oldest: int, done: Done) -> None:
-        self._carry_out(self._core.ask(request, oldest, done, _now()))
+        self._carry_out(self._core.ask(request, oldest, done, monotonic_ms()))
 
     def close(self) -> None:
         self._carry_out(self._core.closed())
@@ -75,13 +75,13 @@ class _Link:
         return self._connection is connection
 
     def made(self) -> None:
-        self._carry_out(self._core.connected(_now()))
+        self._carry_out(self._core.connected(monotonic_ms()))
 
     def received(self, data: bytes) -> None:
-        self._carry_out(self._core.received(data, _now()))
+        self._carry_out(self._core.received(data, monotonic_ms()))
 
     def lost(self, why: str | None) -> None:
-        self._carry_out(self._core.lost(_now(), why))
+        self._carry_out(self._core.lost(monotonic_ms(), why))
 
     def _carry_out(self, step: LinkStep) -> None:
         if step.connect:
@@ -116,11 +116,11 @@ class _Link:
             self._timer = None
         due = self._core.deadline()
         if due is not None:
-            self._timer = self._loop.call_later(max(due - _now(), 0) / 1e3 + 0.001, self._on_deadline)
+            self._timer = self._loop.call_later(max(due - monotonic_ms(), 0) / 1e3 + 0.001, self._on_deadline)
 
     def _on_deadline(self) -> None:
         self._timer = None
-        self._carry_out(self._core.on_deadline(_now()))
+        self._carry_out(self._core.on_deadline(monotonic_ms()))
 
 
 class _Connection(asyncio.Protocol):
@@ -156,7 +156,3 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         if self._link.is_current(self):
             self._link.lost(None if error is None else str(error))
-
-
-def _now() -> int:
-    return time.monotonic_ns() // 1_000_000

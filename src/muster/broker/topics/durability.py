@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, Protocol
 
-from muster.broker.clock import now_ms
+from muster.clock import wall_clock_ms
 from muster.log import CompactionStopped, FlushResult, FsyncPolicy, LogStore, PartitionLog
 
 log = logging.getLogger("muster.broker")
@@ -180,7 +180,7 @@ class Durability:
             every_s = max(every_ms() / 1000, LEAST_S)
             await asyncio.sleep(every_s)
             try:
-                await loop.run_in_executor(self._keeper, work, now_ms(), self._breathe)
+                await loop.run_in_executor(self._keeper, work, wall_clock_ms(), self._breathe)
             except CompactionStopped:
                 return
             except OSError as error:

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Callable, Collection, Generator, Iterable
 from typing import Any
 
-from muster.broker.clock import now_ms
 from muster.broker.config import BrokerConfig
 from muster.broker.identity import uuid_text
 from muster.broker.settings import Value
 from muster.broker.topics import settings as topic_settings
 from muster.broker.topics.catalogue import Topic, TopicCatalogue
+from muster.clock import wall_clock_ms
 from muster.log import CleanupPolicy, LogConfig, LogStore, PartitionLog, TimestampType, Traffic
 from muster.log.segments.positions import end_of_epoch
 from muster.model import TopicPartition
@@ -77,7 +77,7 @@ class Partitions:
         once, not with the next housekeeping. Raises OSError."""
         if self._topics.reserve.released_for(self._store.write_checkpoints):
             for log in cut:
-                log.enforce_retention(now_ms())
+                log.enforce_retention(wall_clock_ms())
             self._topics.reserve.fill()
 
     def led(self) -> list[PartitionLog]:
@@ -133,7 +133,7 @@ class Partitions:
     def open_aside(self, topic: Topic, index: int) -> PartitionLog:
         """Open a partition that was set aside, for `put_back`; for a thread. Raises OSError."""
         config = log_config(topic.settings, self._config)
-        return self._store.open_aside(TopicPartition(topic.name, index), topic.topic_id, config, now_ms())
+        return self._store.open_aside(TopicPartition(topic.name, index), topic.topic_id, config, wall_clock_ms())
 
     def put_back(self, log: PartitionLog) -> None:
         """Restore a partition that was set aside: it may be led again."""

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from muster.broker.clock import now_ms
+from muster.clock import wall_clock_ms
 from muster.log import DISK, Files, write_whole
 
 log = logging.getLogger("muster.broker")
@@ -36,7 +36,7 @@ would leave none."""
 class ProducerIds:
     """Gives out producer ids."""
 
-    def __init__(self, folder: Path, files: Files = DISK, now: Callable[[], int] = now_ms) -> None:
+    def __init__(self, folder: Path, files: Files = DISK, now: Callable[[], int] = wall_clock_ms) -> None:
         """`now` is the time of day in milliseconds. Raises OSError."""
         self._path = folder / FILE
         self._files = files

@@ -8,13 +8,13 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from muster.broker.clock import now_ms
 from muster.broker.groups.service import Groups
 from muster.broker.net.slices import Slices
 from muster.broker.topics.durability import AppendWait, Durability
 from muster.broker.topics.fetches import ParkedFetches
 from muster.broker.topics.partitions import Partitions
 from muster.broker.transactions.partition_locator import PartitionLocator
+from muster.clock import wall_clock_ms
 from muster.coordinator.parts import Gather
 from muster.coordinator.transactions.effects import Markers
 from muster.errors import ErrorCode
@@ -83,7 +83,7 @@ class MarkerWriter:
         if found is None:
             done(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             return
-        result = found.append_marker(marker, now=now_ms())
+        result = found.append_marker(marker, now=wall_clock_ms())
         if result.error is not ErrorCode.NONE:
             done(result.error)
             return

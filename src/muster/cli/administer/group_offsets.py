@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from muster.cli.common import FILES, completed, partitions_of, print_json, repor
 from muster.cli.times import datetime_ms, duration_ms
 from muster.client.admin.admin import Admin
 from muster.client.core.admin.admin import GroupDescription
+from muster.clock import wall_clock_ms
 from muster.errors import ConfigError, ErrorCode, KafkaError, MusterError
 from muster.model import CONSUMER_PROTOCOL_TYPE, TopicPartition
 from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
@@ -122,7 +122,7 @@ def _timestamp(arguments: argparse.Namespace, form: ResetForm) -> int | None:
         case ResetForm.TO_DATETIME:
             return datetime_ms(arguments.to_datetime, "--to-datetime")
         case ResetForm.BY_DURATION:
-            return time.time_ns() // 1_000_000 - duration_ms(arguments.by_duration, "--by-duration")
+            return wall_clock_ms() - duration_ms(arguments.by_duration, "--by-duration")
         case _:
             return None
 

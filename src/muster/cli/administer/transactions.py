@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
@@ -19,6 +18,7 @@ from muster.client.core.admin.transactions import (
     HangingTransaction,
     all_listed,
 )
+from muster.clock import wall_clock_ms
 from muster.errors import AdminError, ConfigError, KafkaError, MusterError
 from muster.model import TopicPartition
 
@@ -205,7 +205,7 @@ def _list(admin: Admin, arguments: argparse.Namespace) -> int:
 def _describe(admin: Admin, arguments: argparse.Namespace) -> int:
     found = admin.describe_transactions(arguments.transactional_id, raise_errors=False)
     described = {name: each for name, each in found.items() if not isinstance(each, KafkaError)}
-    now = _now_ms()
+    now = wall_clock_ms()
     durations = {
         name: None if each.transaction_start_time_ms is None else now - each.transaction_start_time_ms
         for name, each in described.items()
@@ -258,7 +258,7 @@ def _producers(admin: Admin, arguments: argparse.Namespace) -> int:
 def _hanging(admin: Admin, arguments: argparse.Namespace) -> int:
     places = _places(admin, arguments)
     longer_than_ms = arguments.max_transaction_timeout * _MINUTE_MS
-    found, errors = find_hanging(admin, places, longer_than_ms, _now_ms(), broker=arguments.broker_id)
+    found, errors = find_hanging(admin, places, longer_than_ms, wall_clock_ms(), broker=arguments.broker_id)
     if arguments.json:
         print_json(found)
     else:
@@ -377,10 +377,6 @@ def _print(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 def _or_none(number: int | None) -> str:
     return "None" if number is None else str(number)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 _ACTIONS: dict[str, Callable[[Admin, argparse.Namespace], int]] = {

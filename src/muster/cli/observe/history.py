@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from muster.cli.common import add_connection, check_groups, pairs, reaching, spa
 from muster.cli.logs import set_up_log
 from muster.cli.observe.spark_tools import QUIET, check_master, spark_tools
 from muster.cli.times import duration_ms
+from muster.clock import wall_clock_ms
 from muster.errors import ConfigError, MusterError
 
 _LONGEST_MS = 10_000 * 86_400_000
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     every_s = _milliseconds(arguments.every, "--every") / 1_000
     since_ms = 0
     if arguments.since is not None:
-        since_ms = time.time_ns() // 1_000_000 - _milliseconds(arguments.since, "--since")
+        since_ms = wall_clock_ms() - _milliseconds(arguments.since, "--since")
     options = spark_options(arguments)
     settings = QUIET | pairs(arguments.spark, "--spark")
     check_master(arguments.master, ", or use muster.spark.history.tables in your own session")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 
 from muster.cli.administer.confirmation import some
 from muster.cli.common import natural_number
 from muster.cli.times import datetime_ms, duration_ms
 from muster.client.consumer.consumer import Consumer
+from muster.clock import wall_clock_ms
 from muster.errors import ConfigError
 from muster.model import ConsumerRecord, TopicPartition
 
@@ -94,7 +94,7 @@ def _offset(arguments: argparse.Namespace) -> int | str | None:
 
 def _begin_ms(arguments: argparse.Namespace) -> int | None:
     if arguments.since is not None:
-        return max(0, time.time_ns() // 1_000_000 - duration_ms(arguments.since, "--since"))
+        return max(0, wall_clock_ms() - duration_ms(arguments.since, "--since"))
     if arguments.from_time is None:
         return None
     milliseconds = natural_number(arguments.from_time.removeprefix("@"))

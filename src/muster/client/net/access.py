@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ssl
-import time
 
 from muster.client.net.handshake import Proof
 from muster.client.security import tls
 from muster.client.security.credentials import Credentials
 from muster.client.security.settings import SecurityConfig
+from muster.clock import wall_clock_ms
 
 
 class Access:
@@ -20,7 +20,7 @@ class Access:
 
     def __init__(self, config: SecurityConfig) -> None:
         self.tls: ssl.SSLContext | None = tls.context(config) if config.is_encrypted else None
-        self._credentials = Credentials(config, _wall_clock_ms) if config.is_authenticated else None
+        self._credentials = Credentials(config, wall_clock_ms) if config.is_authenticated else None
 
     @property
     def may_wait(self) -> bool:
@@ -41,8 +41,3 @@ class Access:
         """A broker refused a proof: a cached token is no longer of use."""
         if self._credentials is not None:
             self._credentials.refused()
-
-
-def _wall_clock_ms() -> int:
-    """The lifetimes of tokens are in wall-clock time."""
-    return time.time_ns() // 1_000_000

@@ -11,7 +11,6 @@ import logging
 import random
 import socket
 import ssl
-import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -25,6 +24,7 @@ from muster.client.net.connection import SLOW_MS, Connection, ConnectionState
 from muster.client.net.handshake import Handshake, Proof, set_options
 from muster.client.net.measures import Measures
 from muster.client.security import tls
+from muster.clock import monotonic_ms
 from muster.errors import AuthenticationError, ClosedError, MusterError
 from muster.model import Node
 
@@ -33,16 +33,6 @@ log = logging.getLogger("muster.client.network")
 _FIRST_BOOTSTRAP_ID = -2
 
 _LOG_AGAIN_MS = 300_000
-
-
-def monotonic_ms() -> int:
-    """The clock of all deadlines, in milliseconds."""
-    return time.monotonic_ns() // 1_000_000
-
-
-def wall_clock_ms() -> int:
-    """Milliseconds since the epoch: the timestamps of records."""
-    return time.time_ns() // 1_000_000
 
 
 class _Address:

@@ -18,9 +18,9 @@ from muster.client.core.produce.accumulator import Completion, OutgoingRecord
 from muster.client.core.produce.partitioner import Partitioner
 from muster.client.delivery import DeliveryFuture, Headers, Receipt
 from muster.client.metrics import Metrics, of_producer
-from muster.client.net.driver import wall_clock_ms
 from muster.client.producer.producer_loop import ProducerLoop
 from muster.client.serde import Serializers, as_bytes
+from muster.clock import wall_clock_ms
 from muster.errors import ClosedError, MusterError
 from muster.model import RecordMetadata
 from muster.protocol.records.record_batch import record_size

@@ -14,7 +14,7 @@ from typing import Any
 
 from muster.client.admin.async_admin import AsyncAdmin
 from muster.client.core.admin.admin import NewTopic
-from muster.client.net.driver import wall_clock_ms
+from muster.clock import wall_clock_ms
 from muster.demo.course import Course, Outage
 from muster.demo.data.events import FLIGHTS_STREAM, WEATHER_STREAM, Event, Truth, events
 from muster.demo.data.flights import FLIGHTS, QUICK_FLIGHTS

@@ -18,7 +18,7 @@ from typing import Any, TextIO
 
 from muster.client.consumer.consumer import Consumer
 from muster.client.consumer.listener import RebalanceListener
-from muster.client.net.driver import wall_clock_ms
+from muster.clock import wall_clock_ms
 from muster.demo.data.names import HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS
 from muster.demo.run.cluster_access import ClusterAccess
 from muster.errors import KafkaError

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from muster.client.admin.async_admin import AsyncAdmin
-from muster.client.net.driver import wall_clock_ms
+from muster.clock import wall_clock_ms
 from muster.demo.run.cluster_access import ClusterAccess
 from muster.demo.show.story import Snapshot
 from muster.errors import KafkaError, MusterError

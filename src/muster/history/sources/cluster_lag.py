@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from muster.client.admin.admin import Admin
 from muster.client.core.admin.admin import GroupDescription, GroupListing, all_groups
+from muster.clock import wall_clock_ms
 from muster.errors import ErrorCode, KafkaError, KafkaTimeoutError, UnsupportedVersionError
 from muster.history.lag.groups import (
     GroupLag,
@@ -70,7 +71,7 @@ class LagWatch:
         places = {place for name in names for place in offsets[name]}
         places |= {place for name in names for member in described[name].members for place in member.assignment}
         bounds = known_bounds(self._admin, places, warnings)
-        at_ms = time.time_ns() // 1_000_000
+        at_ms = wall_clock_ms()
         groups = [_group(described[name], offsets[name], bounds) for name in names]
         found = LagSnapshot(at_ms, 0, brokers, groups)
         self._ends.add({place: ends.end for place, ends in bounds.items()}, at_ms)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import pickle
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ import pyarrow.compute as pc
 
 from muster.client.admin.admin import Admin
 from muster.client.plain.fetch import FetchSettings
+from muster.clock import wall_clock_ms
 from muster.errors import MusterError
 from muster.history.lag.over_time import CommitTimeline
 from muster.history.model import (
@@ -254,7 +254,7 @@ def find(limits: Limits, now_ms: int | None, settings: FetchSettings) -> Callabl
             for row in batch.to_pylist():
                 rows = from_table(KINDS[row["name"]], from_bytes(row["data"]))
                 views.add_table(row["name"], rows)
-        at_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+        at_ms = wall_clock_ms() if now_ms is None else now_ms
         if behind := views.behind():
             views.limits = replace(limits, open_transactions=_open_transactions(settings, behind, at_ms))
         found = views.findings(at_ms)

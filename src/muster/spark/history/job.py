@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
@@ -15,6 +14,7 @@ from pyspark.storagelevel import StorageLevel
 
 from muster.client.admin.admin import Admin
 from muster.client.core.admin.admin import TopicDescription
+from muster.clock import wall_clock_ms
 from muster.errors import ConfigError, ErrorCode, KafkaError, MusterError
 from muster.history.model import Limits
 from muster.history.sources.cluster_limits import limits_of
@@ -131,7 +131,7 @@ def tables(
     """
     records = packed(spark, bootstrap, folder, groups, options)
     limits = limits or (Limits() if bootstrap is None else _limits_of_cluster(spark_options(bootstrap, options)))
-    at_ms = time.time_ns() // 1_000_000 if now_ms is None and folder is None else now_ms
+    at_ms = wall_clock_ms() if now_ms is None and folder is None else now_ms
     kept = folded(spark, records, limits, at_ms).persist(StorageLevel.MEMORY_AND_DISK)
     found = {name: _table(kept, name) for name in SCHEMAS}
     if bootstrap is None:

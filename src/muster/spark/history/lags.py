@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import logging
 import pickle
-import time
 from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
 
 from muster.client.plain.cluster import connect
 from muster.client.plain.fetch import FetchSettings
+from muster.clock import wall_clock_ms
 from muster.errors import KafkaConnectionError, MusterError
 from muster.history.entries.chunks import no_commits
 from muster.history.lag import first_unread
@@ -47,7 +47,7 @@ def behind(
     def run(batches: Batches) -> Batches:
         for batch in batches:
             for data in batch.column("data"):
-                now_ms = time.time_ns() // 1_000_000 if at_ms is None else at_ms
+                now_ms = wall_clock_ms() if at_ms is None else at_ms
                 table = to_table(Lag, _behind(settings, pickle.loads(data.as_py()), now_ms, limits))
                 if tick_ms is not None:
                     days = pa.repeat(pa.scalar(day_of(tick_ms), pa.date32()), table.num_rows)
@@ -129,7 +129,7 @@ def over_time(settings: FetchSettings, at_ms: int | None, most: int) -> Callable
         parts: list[CommitTimeline] = [pickle.loads(row["data"]) for batch in batches for row in batch.to_pylist()]
         if not parts:
             return
-        now_ms = time.time_ns() // 1_000_000 if at_ms is None else at_ms
+        now_ms = wall_clock_ms() if at_ms is None else at_ms
         times = sorted({each for timeline in parts for each in timeline.times(now_ms)})
         lookups = plan_lookups(
             list(dict.fromkeys(place for timeline in parts for place in committed_partitions(timeline))), times, most

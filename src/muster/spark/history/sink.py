@@ -12,7 +12,6 @@ into the same folders.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Mapping
 from datetime import date, timedelta
 from functools import reduce
@@ -25,6 +24,7 @@ from pyspark.sql.types import StructType
 from pyspark.storagelevel import StorageLevel
 
 from muster.client.plain.fetch import FetchSettings
+from muster.clock import wall_clock_ms
 from muster.history.model import Limits
 from muster.spark.history.compaction import OLD, Compaction, away, replace
 from muster.spark.history.folding import GROUPED_DDL, OPEN, SCHEMAS, STATUSES, TIMELINE, find, pack_groups, unpack
@@ -181,7 +181,7 @@ class Sink:
         return HadoopFolder(spark, self._out)
 
     def _now_ms(self) -> int:
-        return time.time_ns() // 1_000_000 if self._clock_ms is None else self._clock_ms
+        return wall_clock_ms() if self._clock_ms is None else self._clock_ms
 
     def _write_states(self, output: DataFrame, batch: int, sizes: Mapping[str, tuple[int, int]]) -> None:
         size, tick_ms = sizes[STATUSES]

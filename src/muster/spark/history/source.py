@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +31,7 @@ from pyspark.sql.types import StructType
 
 from muster.client.plain.cluster import Cluster, connect
 from muster.client.plain.fetch import DataLossError, FetchSettings
+from muster.clock import wall_clock_ms
 from muster.errors import ConfigError, KafkaConnectionError
 from muster.history.engine import span
 from muster.history.entries.decode import decode
@@ -297,7 +297,7 @@ class PackedStreamReader(StreamReader):
     def _now_ms(self) -> int:
         """The time before which nothing more will be written to a partition that has been read to its end."""
         clock_ms = self._history.clock_ms
-        return time.time_ns() // 1_000_000 - SKEW_MS if clock_ms is None else clock_ms
+        return wall_clock_ms() - SKEW_MS if clock_ms is None else clock_ms
 
 
 def batch_end(

@@ -10,7 +10,6 @@ import atexit
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
@@ -24,6 +23,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from muster.clock import wall_clock_ms
 from muster.spark.offsets import INITIAL, from_json, to_json
 from muster.spark.progress.group_watch import GroupWatch
 from muster.spark.progress.reports import report
@@ -85,7 +85,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             self._watch = GroupWatch(self._settings, self._member.group_id)
         unread = self._member.unread()
         self._watch.notice(unread)
-        return report(unread, self._member.group_progress() | self._watch.seen(time.time_ns() // 1_000_000))
+        return report(unread, self._member.group_progress() | self._watch.seen(wall_clock_ms()))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if start == end:

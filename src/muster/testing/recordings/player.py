@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from muster.broker.broker import Broker
-from muster.broker.clock import now_ms
+from muster.clock import wall_clock_ms
 from muster.coordinator.groups import effects, interventions
 from muster.coordinator.groups.classic_group import ClassicGroup
 from muster.coordinator.groups.group import PREPARING_REBALANCE, ClassicMember
@@ -184,14 +184,14 @@ class Player:
         try:
             for other in self._others.values():
                 other.rejoin()
-            while (line := self.script.next(now_ms(), self)) is not None:
+            while (line := self.script.next(wall_clock_ms(), self)) is not None:
                 self._act(line)
         finally:
             self._acting = False
         self._broker.fetches.wake(self._broker.partitions.get)
         if self._timer is not None:
             self._timer.cancel()
-        wait_ms = self.script.wait_ms(now_ms())
+        wait_ms = self.script.wait_ms(wall_clock_ms())
         self._timer = None if wait_ms is None else self._loop.call_later(max(wait_ms, 1) / 1000, self.advance)
 
     def _act(self, line: Line) -> None:
@@ -233,7 +233,7 @@ class Player:
             line["timestamp_ms"], recording.from_json(line["key"]), recording.from_json(line["value"]), headers
         )
         data = batch.build()
-        appended = log.append(data, now=now_ms(), origin="coordinator")
+        appended = log.append(data, now=wall_clock_ms(), origin="coordinator")
         self._broker.fetches.appended(line["topic"], line["partition"], len(data), appended.last_offset + 1)
 
     def _strike(self, line: Line) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from muster.broker.broker import Broker
-from muster.broker.clock import now_ms
+from muster.clock import wall_clock_ms
 from muster.coordinator.groups import effects
 from muster.errors import ErrorCode, MusterError
 from muster.log import LogError, PartitionLog
@@ -56,7 +56,7 @@ class Recorder:
         self._broker = broker
         self._topics = topics
         self._view = view
-        self._began = now_ms()
+        self._began = wall_clock_ms()
         self._ends: dict[tuple[str, int], int] = {}
         """The offset up to which each partition is recorded."""
         self._offsets: dict[str, dict[str, dict[str, int]]] = {}
@@ -201,7 +201,7 @@ class Recorder:
         self._into.write(self._now(), what, **fields)
 
     def _now(self) -> int:
-        return max(now_ms() - self._began, 0)
+        return max(wall_clock_ms() - self._began, 0)
 
     def _drain(self) -> None:
         """Record what was appended since the last call."""

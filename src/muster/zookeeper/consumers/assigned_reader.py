@@ -26,7 +26,7 @@ from muster.client.consumer.listener import RebalanceListener
 from muster.client.consumer.pump import call_here
 from muster.client.core.checks import check_timeout
 from muster.client.net import forks
-from muster.client.net.driver import monotonic_ms
+from muster.clock import monotonic_ms
 from muster.errors import ClosedError, IllegalStateError, MusterError, WakeupError
 from muster.model import ConsumerRecord, OffsetAndMetadata, TopicPartition
 

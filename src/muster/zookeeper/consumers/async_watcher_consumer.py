@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 from muster.client.consumer.async_consumer import AsyncConsumer, OffsetsToCommit
 from muster.client.consumer.listener import RebalanceListener
 from muster.client.core.checks import check_timeout
-from muster.client.net.driver import monotonic_ms, wall_clock_ms
+from muster.clock import monotonic_ms, wall_clock_ms
 from muster.errors import (
     ClosedError,
     CommitFailedError,

@@ -1,0 +1,18 @@
+"""The two clocks of a process, in milliseconds; the broker's `SteadyClock` combines them.
+
+The rules read neither: time comes in as `now`.
+"""
+
+from __future__ import annotations
+
+from time import monotonic_ns, time_ns
+
+
+def wall_clock_ms() -> int:
+    """The time of day, since the epoch: the timestamps of records, the lifetimes of tokens, what users see."""
+    return time_ns() // 1_000_000
+
+
+def monotonic_ms() -> int:
+    """For deadlines and durations: setting the time of day does not affect it."""
+    return monotonic_ns() // 1_000_000
