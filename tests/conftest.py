@@ -123,7 +123,7 @@ def kafka_broker(run_folder: Path) -> Iterator[peers.KafkaBroker]:
 
 @pytest.fixture(scope="session")
 def transactional_kafka(run_folder: Path) -> Iterator[peers.KafkaBroker]:
-    """As `kafka_broker`, for tests that commit offsets in transactions: while one of these is open, readers of stable
+    """Like `kafka_broker`, for tests that commit offsets in transactions: while one of these is open, readers of stable
     records see nothing of other tests' groups in that partition of `__consumer_offsets`."""
     with peers.shared_kafka(run_folder / "transactional-kafka") as broker:
         yield broker

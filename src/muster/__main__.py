@@ -18,7 +18,7 @@ def main() -> int:
         if _OURS:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         return run()
-    except KeyboardInterrupt as interrupt:  # another one, while the first was seen to
+    except KeyboardInterrupt as interrupt:  # another one, while the first was being handled
         return 128 + int((*interrupt.args, signal.SIGINT)[0])
     finally:
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:

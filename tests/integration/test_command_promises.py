@@ -161,7 +161,7 @@ def test_offsets_of_all_partitions_or_none(stage: Stage, words: str, scope: str)
 
 
 def test_a_plan_names_its_partitions_whatever_the_scope(stage: Stage, tmp_path, capsys: pytest.CaptureFixture[str]):
-    """As `kafka-consumer-groups` does it."""
+    """Like `kafka-consumer-groups` does it."""
     group, other = stage.group(), stage.topic()
     plan = tmp_path / "plan.csv"
     plan.write_text(f'"{stage.base}",0,3\n"{other}",0,2\n')

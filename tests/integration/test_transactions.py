@@ -32,7 +32,7 @@ LATEST_S = 240.0
 
 
 def told_by_kafka(bootstrap: str, java: str) -> list[str]:
-    """As `told_by_java`. On a busy machine Kafka 4.2 was seen to refuse a transaction of this story with
+    """See `told_by_java`. On a busy machine Kafka 4.2 was seen to refuse a transaction of this story with
     INVALID_TXN_STATE, which ends the producer: then there is nothing to compare with, and the story is told again."""
     for _ in range(2):
         try:

@@ -66,7 +66,7 @@ class LogView:
         return self._log.failed
 
     def append(self, batches: bytearray, *, now: int, leader_epoch: int = 0, origin: Any = "") -> LogAppend:
-        """As `SimLog.append`. A deposed coordinator is error_response, or hears nothing at all."""
+        """See `SimLog.append`. A deposed coordinator is error_response, or hears nothing at all."""
         if self._deposed_at is None:
             return self._log.append(batches, now=now, leader_epoch=leader_epoch)
         if self._refuses:
@@ -75,7 +75,7 @@ class LogView:
         return LogAppend(self.log_end_offset - 1)
 
     def read(self, offset: int, max_bytes: int) -> LogRead:
-        """As `SimLog.read`."""
+        """See `SimLog.read`."""
         return self._log.read(offset, max_bytes)
 
     def depose(self, *, refuses: bool) -> None:

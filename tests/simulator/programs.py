@@ -164,14 +164,14 @@ class Application:
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def say_goodbye(self) -> Program:
-        """As `AsyncConsumer.close`."""
+        """See `AsyncConsumer.close`."""
         until = self.clock.now + CLOSE_MS
         self.core.commit_for_close(lambda _error, _now: None, until)
         yield Wait(until, lambda: not self.core.commits_pending)
         yield from self.leave(until, "the consumer is being closed")
 
     def leave(self, until: int, reason: str) -> Program:
-        """As `AsyncConsumer.unsubscribe`: give everything up, and leave the group."""
+        """Like `AsyncConsumer.unsubscribe`: give everything up, and leave the group."""
         left: list[bool] = []
         member_id, reachable, since = self.member.member_id, self._can_leave(), self.clock.now
         self.leaving = True
@@ -245,7 +245,7 @@ class Reader(Application):
         yield from self.sleep(0)
 
     def _poll(self, batch: Batch) -> Program:
-        """As `AsyncConsumer.poll`."""
+        """See `AsyncConsumer.poll`."""
         core, member = self.core, self.member
         deadline = self.clock.now + member.habits.poll_ms
         core.enter_poll(self.clock.now)
@@ -291,7 +291,7 @@ class Reader(Application):
         yield from self.sleep(0)
 
     def _seek_amid_a_reset(self) -> Program:
-        """As `seek_to_beginning`, and a seek while that is looked up."""
+        """Like `seek_to_beginning`, and a seek while that is looked up."""
         for partition in self._some():
             self.member.trace(f"seeks to the beginning of {partition}, then to its last record")
             position = self.core.subscription.state(partition).position

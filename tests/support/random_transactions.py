@@ -479,7 +479,7 @@ def _without_times_of_markers(answer: Any) -> None:
 
 
 def _without_last_times(answer: Any) -> None:
-    """As `_without_times_of_markers`; coordinators have epochs of their own."""
+    """Like `_without_times_of_markers`; coordinators have epochs of their own."""
     for topic in answer["topics"]:
         for partition in topic["partitions"]:
             for producer in partition["active_producers"]:

@@ -150,7 +150,7 @@ class SimQuery(Query):
         vars(member).update(replaced)
 
     def read(self, partition: TopicPartition, claim: Claim, topic_id: bytes) -> list[int]:
-        """As `RangeReader`: of the topic with the id, and all of it."""
+        """Like `RangeReader`: of the topic with the id, and all of it."""
         topics = self.world.cluster.brokers.topics
         log = topics.logs[partition]
         there = range(max(claim.start, log.log_start_offset), min(claim.end, log.log_end_offset))

@@ -44,14 +44,14 @@ class _Input(NamedTuple):
 def decode(
     kernel: Kernel, buffer: Buffer, segments: list[EncodedBatch], wanted: tuple[int, int], names: frozenset[str]
 ) -> Iterator[tuple[int, dict[str, Array]]]:
-    """As `plain.decode`, with the kernel."""
+    """Like `plain.decode`, with the kernel."""
     return _decode(kernel, _inputs(buffer, segments), wanted, names)
 
 
 def decode_plain(
     kernel: Kernel, buffer: Buffer, wanted: tuple[int, int], names: frozenset[str], check_crcs: bool
 ) -> tuple[Iterator[tuple[int, dict[str, Array]]], int] | None:
-    """As `segments.scan` and `decode`, without an object for each batch, and the next offset. None where the buffer
+    """Like `segments.scan` and `decode`, without an object for each batch, and the next offset. None where the buffer
     has anything but plain batches (see the kernel's `walk`), is damaged, or is too large for one piece."""
     view = memoryview(buffer).toreadonly()
     if not 0 < len(view) <= FLUSH_BYTES:
@@ -112,7 +112,7 @@ def _unpacked(whole: memoryview, run: Iterable[EncodedBatch]) -> Iterator[_Input
     """Decompress batches one after the other. The memory of a piece is reused for the next one."""
     try:
         room = _free_buffers.pop()
-    except IndexError:  # a check beforehand would suffice for one thread only
+    except IndexError:  # a check beforehand would be enough only with a single thread
         room = np.empty(ROOM_BYTES, np.uint8)
     view = room.data
     rows: list[tuple[int, ...]] = []
@@ -125,7 +125,7 @@ def _unpacked(whole: memoryview, run: Iterable[EncodedBatch]) -> Iterator[_Input
                 yield _input(view[:size], rows)
                 rows, size = [], 0
                 count = decompress_into(header.compression, packed, view)
-            if count is None:  # too large, or damaged, which this raises
+            if count is None:  # too large, or damaged, which raises here
                 alone = memoryview(record_bytes(whole, position, header))
                 yield _input(alone, [_row(0, len(alone), header)])
                 continue

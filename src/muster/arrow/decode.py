@@ -15,7 +15,7 @@ from muster.arrow.segments import EncodedBatch, scan
 from muster.protocol.records.compression import Buffer
 
 MAX_ROWS = 1 << 20
-"""Rows of one Arrow record batch at most: a few compressed bytes may hold millions of empty records."""
+"""The most rows in one Arrow record batch: a few compressed bytes may hold millions of empty records."""
 
 
 class Fetched(NamedTuple):

@@ -1,7 +1,8 @@
-"""Chooses how records are decoded, and how they are packed: by a numba kernel once it pays, else in plain Python.
+"""Chooses how records are decoded, and how they are packed: by a numba kernel once that is worthwhile, otherwise in
+plain Python.
 
 Loading the kernel from numba's cache costs about as much as decoding a hundred thousand records in Python, compiling it
-ten times that. So a process decodes its first records in Python, and uses the kernel when more have come, or
+ten times that. So a process decodes its first records in Python, and uses the kernel when more have arrived, or
 immediately if the kernel was loaded before.
 """
 
@@ -60,7 +61,7 @@ def kernel_for(engine: Engine, records: int) -> Kernel | None:
 
 
 def packing_kernel_for(engine: Engine, records: int) -> Kernel | None:
-    """As `kernel_for`, the kernel that packs."""
+    """Like `kernel_for`, the kernel that packs."""
     return _kernel_for(_packing, engine, records)
 
 

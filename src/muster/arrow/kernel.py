@@ -142,15 +142,15 @@ def walk(data: Bytes, start: int, end: int, segments: npt.NDArray[np.int64], crc
     """Lay out `segments` for `parse`, with what each batch says of its CRC: how many, and the offset after the last.
 
     It knows plain batches only, as most fetches have no others: not compressed, of no transaction, wholly in
-    `[start, end)` but for the beginning of the first. At anything else, and at a header that may be damaged, it gives
-    up: -1. Then `segments.scan`, which has all the rules, is used.
+    `[start, end)` but for the beginning of the first. For anything else, or a header that may be damaged, it gives up
+    and returns -1. Then `segments.scan`, which has all the rules, is used.
     """
     position, count, next_offset = 0, 0, start
     while data.size - position > HEADER_SIZE:
         length = _big_endian(data, position + 8, 4)
         behind = position + LOG_OVERHEAD + length
         if length >= 0 and behind > data.size:
-            return count, next_offset  # cut off: the next fetch brings it whole
+            return count, next_offset  # cut off: the next fetch has all of it
         base_offset, last_delta = _big_endian(data, position, 8), _big_endian(data, position + 23, 4)
         begin, records = position + HEADER_SIZE, _big_endian(data, position + 57, 4)
         attributes = _big_endian(data, position + 21, 2)

@@ -1,8 +1,9 @@
-"""Arrow columns to record batches, for writing very many records at once.
+"""Arrow columns to record batches, for writing very many records in one call.
 
-`place` determines the partition of each row as Kafka's producers do: the one that the row names, else that of its key.
--1 means any: the producer chooses. `pack` makes batches of the rows of each partition, in their
-order. The numba kernel does both where it pays (`engine.packing_kernel_for`), else plain Python, with the same results.
+`place` determines the partition of each row as Kafka's producers do: the one that the row names, otherwise that of its
+key. -1 means any: the producer chooses. `pack` makes batches of the rows of each partition, in their
+order. The numba kernel does both where it pays (`engine.packing_kernel_for`), otherwise plain Python, with the same
+results.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Places = npt.NDArray[np.int32]
 
 
 class Rows(NamedTuple):
-    """Records as columns. Keys and values are binary or text, `headers` lists of structs of a text and a binary; a
+    """Records as columns. Keys and values are binary or text, `headers` lists of structs of text and binary; a
     column that is None is null in every row."""
 
     key: Array | None
@@ -75,7 +76,7 @@ def pack(
     this timestamp."""
     if not len(places):
         return
-    narrow = places if places.max() > np.iinfo(np.int16).max else places.astype(np.int16)  # for which sorting is fast
+    narrow = places if places.max() > np.iinfo(np.int16).max else places.astype(np.int16)  # a type that sorts fast
     order = np.argsort(narrow, kind="stable").astype(np.int64)
     if kernel is None:
         yield from _pack_plain(rows, places, order, timestamp_ms, batch_bytes)
@@ -186,5 +187,5 @@ def _pack_plain(
 
 
 def _binary(column: Any) -> Any:
-    """Text as its bytes, which are not copied: as Python's text each would be decoded, and encoded again."""
+    """Text as its bytes, which are not copied: as Python strings, each would be decoded and encoded again."""
     return column if pa.types.is_binary(column.type) else column.cast(pa.binary())

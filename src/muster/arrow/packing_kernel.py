@@ -4,9 +4,9 @@ Compiled, or loaded from numba's cache, when it is imported: `muster.arrow.engin
 be packed. The rules are those of `protocol.record_batch` and, for keys, of Kafka's murmur2; the tests compare both
 record by record.
 
-One column after the other, over plain arrays: of that numba makes fast code (see `kernel.py`). A column is its bytes,
-where each row's begin, and which rows have any: an empty array if all have. The functions leave the interpreter's
-lock, so that another thread can send meanwhile what was packed before.
+One column after the other, over plain arrays, for which numba generates fast code (see `kernel.py`). A column is its
+bytes, where each row's begin, and which rows have any: an empty array if all have. The functions release the
+interpreter's lock, so that another thread can send meanwhile what was packed before.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class Holdings:
         ]
 
     def move(self, place: int, giver: int, receiver: int) -> None:
-        """Let the receiver have a place of the giver."""
+        """Move a place from the giver to the receiver."""
         topic, number = self.topic_of[place], self.class_of[giver]
         places = self.held[giver][topic]
         if places[-1] == place:

@@ -11,7 +11,7 @@ length one, so the result can be improved by no single move either.
 
 1. Every member starts with what it keeps (`sticky.py`).
 2. The free partitions are poured into the least loaded subscribers of their topics, topics with the fewest
-   subscribers first. With two or three kinds of subscription that is mostly the end of it.
+   subscribers first. With two or three kinds of subscription, that is usually all.
 3. While there is an improving path from the most loaded member, it is followed (`paths.py`).
 4. What was taken from its owner on the way is given back as far as the best balance allows (`returns.py`).
 
@@ -53,7 +53,8 @@ def deal(places: Sequence[int], needs: list[tuple[int, int]], shares: list[list[
 
 
 def pour(loads: list[int], subscribers: list[int], amount: int) -> list[tuple[int, int]]:
-    """Raise the lowest loads among the subscribers by `amount` in all, as water would; return (member, by how much).
+    """Raise the lowest loads among the subscribers by a total of `amount`, as water would; return (member, by how
+    much).
 
     `loads` is changed. Load and member are sorted as one integer: pairs would take three times as long.
     """
@@ -131,9 +132,10 @@ def _pour_all(
 
 
 def _release(layout: Layout, most: list[int], shares: list[list[int]], free: list[list[int]]) -> bool:
-    """Free at once what members hold over `most`; return whether there was anything.
+    """Free in one step what members hold over `most`; return whether there was anything.
 
-    It saves a path for each such partition. What is freed without need comes back in the end: `give_back` is exact.
+    It saves a path for each such partition. Places that need not have been freed come back in the end: `give_back` is
+    exact.
     """
     over = [member for member, places in enumerate(shares) if len(places) > most[member]]
     if over:

@@ -7,8 +7,8 @@ With equal subscriptions the steps are those of Kafka 4.2's AbstractStickyAssign
 3. What is left is dealt in turn to all that have room.
 
 With mixed subscriptions Kafka searches until it finds no better balance, and may miss the best. Here members keep what
-they own in their racks, what is free goes to the least loaded member in a rack of it, and `paths.py` finds the best
-balance. Then members trade partitions, one for one, while that brings more of them near, or back to their owner.
+they own in their racks, a free partition goes to the least loaded member in one of its racks, and `paths.py` finds the
+best balance. Then members trade partitions, one for one, while that brings more of them near, or back to their owner.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class _Dealer:
                 owned[member].append(place)
         number_of = self._layout.number_of
         for member in active:
-            owned[member].sort(key=number_of.__getitem__)  # low numbers stay, over all topics
+            owned[member].sort(key=number_of.__getitem__)  # low numbers stay, across all topics
             most = self._share
             if len(owned[member]) < most:
                 self._below.append(member)
@@ -196,7 +196,7 @@ class _Trade:
         return False
 
     def _in_return(self, holder: int, taker: int, gain: tuple[int, int]) -> int | None:
-        """A place of the taker that the holder can have for its own without loss."""
+        """One of the taker's places that the holder can take in exchange without loss."""
         for topic, places in self._holdings.held[taker].items():
             if not self._holdings.wants(holder, topic):
                 continue

@@ -34,7 +34,8 @@ def balance(holdings: Holdings) -> None:
 
 
 class _Search:
-    """Searches paths over the classes. Its heaps of loads may hold outdated entries, which are dropped when read."""
+    """Searches for paths over the classes. Its heaps of loads may hold outdated entries, which are dropped when
+    read."""
 
     def __init__(self, holdings: Holdings) -> None:
         self.holdings = holdings
@@ -91,7 +92,7 @@ class _Search:
             self._move(place, heaviest, receiver)
 
     def _giver(self, number: int, topic: int) -> int:
-        """The member of a class that passes on a partition of the topic: one with a spare one, the most loaded."""
+        """The member of a class that passes on a partition of the topic: the most loaded one with a spare partition."""
         holdings = self.holdings
         heaviest = self.heaviest(number)
         if holdings.has_spare(heaviest, topic):

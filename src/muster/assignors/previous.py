@@ -2,7 +2,7 @@
 
 Version 1 is an array of (topic, array of partitions) and the generation; version 0 ends before the generation.
 
-The leader reads one of these for each member, with nearly as many topics in it as the member has partitions. Mostly
+The leader reads one of these for each member, with nearly as many topics in it as the member has partitions. Usually
 only the partition numbers differ, since dealing in turn gives many members the same topics. Everything but the numbers
 is a *shape*: if one comparison shows that the last shape of the same size and first topic fits, all numbers are read in
 one call.
@@ -131,7 +131,7 @@ class PreviousReader:
 
 
 def _check_lengths(name: int, count: int, left: int) -> None:
-    """Refuse what the data cannot hold before anything is made of it: garbage must not ask for memory.
+    """Refuse counts that the data cannot hold before anything is built from them: garbage must not allocate memory.
 
     Raises:
         ValueError: a length is negative, or more than what is left after the name.

@@ -53,7 +53,7 @@ class Racks:
         return self.of_member[member] in self.of_place[place]
 
     def rarest_first(self, places: Iterable[int]) -> list[int]:
-        """Places with the fewest members in their racks first, else in order."""
+        """Places with the fewest members in their racks first, otherwise in order."""
         members = Counter(rack for rack in self.of_member if rack is not None)
         near = {racks: sum(members[rack] for rack in racks) for racks in set(self.of_place)}
         return sorted(places, key=lambda place: near[self.of_place[place]])

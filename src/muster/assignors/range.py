@@ -82,11 +82,11 @@ class _Topic:
         self._given = dict.fromkeys(takers, 0)
 
     def room(self, member: int) -> int:
-        """How many more the member may have now: as long as larger shares are left, that may be one of them."""
+        """How many more the member may have now: while larger shares are left, its share may be one of them."""
         return max(0, self._share + (self._larger > 0) - self._given[member])
 
     def give(self, member: int, places: list[int], assigned: list[list[int]]) -> None:
-        """Let the member have some places."""
+        """Give the member some places."""
         assigned[member] += places
         self._given[member] += len(places)
         self._larger -= self._given[member] > self._share

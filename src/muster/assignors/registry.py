@@ -62,7 +62,7 @@ def _instance(strategy: str | Assignor | type[Assignor]) -> Assignor:
 def common_protocol(assignors: Sequence[Assignor]) -> RebalanceProtocol:
     """The best rebalance protocol that all of a consumer's assignors support (KIP-429).
 
-    A group that goes from eager to cooperative names both kinds for the time of one rolling restart: until then the
+    A group that moves from eager to cooperative names both kinds during one rolling restart: until that is done the
     group is eager.
 
     Raises:

@@ -142,7 +142,7 @@ def _turn(holdings: Holdings, cycle: list[Node]) -> None:
 
 
 def _hand_over(holdings: Holdings, giver: int, topic: int, receiver: int) -> None:
-    """One partition of the topic from giver to receiver, one that the receiver lost if there is such."""
+    """One partition of the topic from giver to receiver, preferably one that the receiver lost."""
     mine = (
         place for place in holdings.lost() if holdings.owner[place] == receiver and holdings.topic_of[place] == topic
     )

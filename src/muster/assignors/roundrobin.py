@@ -14,7 +14,7 @@ from muster.assignors.layout import Layout
 
 
 class RoundRobinAssignor(Assignor):
-    """One partition to each member in turn, over all topics."""
+    """One partition to each member in turn, across all topics."""
 
     name = "roundrobin"
 

@@ -194,7 +194,7 @@ def _release(
 ) -> tuple[list[int], int]:
     """Take from every member what it holds over its quota; return that, and how many may still have one more.
 
-    Low partition numbers are kept, over all topics, so that a large owner stays spread over the topics.
+    Low partition numbers are kept, across all topics, so that a large owner stays spread over the topics.
     """
     released: list[int] = []
     over = [member for member in active if len(shares[member]) > quota]

@@ -105,7 +105,7 @@ class Broker(GroupServer):
 
     @property
     def ends(self) -> list[asyncio.Event]:
-        """As `GroupServer.ends`."""
+        """See `GroupServer.ends`."""
         return [self.broken] if self._zookeeper is None else [self.broken, self._zookeeper.lost]
 
     async def start(self) -> None:
@@ -158,7 +158,7 @@ class Broker(GroupServer):
         await zookeeper.join(self.node, self.cluster.draft_node, *parts)
 
     async def stop(self) -> None:
-        """Answer what can be answered, close the port and the folder. A second call does nothing.
+        """Answer the requests that can be answered, close the port and the folder. A second call does nothing.
 
         Appended records are synced and acknowledged; members that wait in a rebalance get a retriable error.
         """
@@ -365,7 +365,7 @@ class Broker(GroupServer):
     # ------------------------------------------------------------------------------------- for operators
 
     def trouble(self) -> str | None:
-        """As `GroupServer.trouble`, for causes in this broker alone."""
+        """See `GroupServer.trouble`, for causes in this broker alone."""
         found = super().trouble()
         if found is None and self._zookeeper is not None and not self._zookeeper.is_registered:
             return "it is not registered in ZooKeeper: other brokers do not see it"

@@ -42,9 +42,9 @@ class SteadyClock:
         return (now + self._offset_ns) // 1_000_000
 
     def skip(self, ms: int) -> None:
-        """Let that much time pass at once: for tests."""
+        """Skip that much time: for tests."""
         self._offset_ns += ms * 1_000_000
 
     def begin(self) -> None:
-        """Count the time so far in full: nothing was measured yet, so nothing read the clock."""
+        """Count the time so far in full: nothing was being measured yet, so nothing read the clock."""
         self._last_ns = self._read_ns()

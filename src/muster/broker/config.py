@@ -55,10 +55,11 @@ _SETTINGS = (
     # clients retry after one second, two, four: a thousand members that start together would take a minute.
     S("socket.listen.backlog.size", K.INT, 1_024, "Connections that may wait to be accepted (Kafka's default: 50).", 1),
     S("queued.max.request.bytes", K.LONG, 268_435_456,
-      "The most bytes of large requests being received or handled at a time, over all connections; more wait in their "
-      "sockets. As much again may hold the metadata of group members. -1 means unlimited (Kafka's default).", -1),
+      "The most bytes of large requests being received or handled at a time, across all connections; more wait in "
+      "their sockets. The metadata of group members has a separate limit of the same size. -1 means unlimited (Kafka's "
+      "default).", -1),
     S("queued.max.response.bytes", K.LONG, 268_435_456,
-      "The most bytes of unread responses over all connections, without records; above that the connection that has "
+      "The most bytes of unread responses across all connections, without records; above that the connection that has "
       "read nothing for the longest time is closed. -1 means unlimited.", -1),
     S("fetch.max.bytes", K.INT, 57_671_680, "The most bytes of records in one fetch response.", 1024),
     S("max.incremental.fetch.session.cache.slots", K.INT, 1_000, "The most fetch sessions kept (KIP-227).", 0),
@@ -80,12 +81,12 @@ _SETTINGS = (
     S("compression.zstd.level", K.INT, 3, "Level of zstd.", -131_072, 22),
     S("unclean.leader.election.enable", K.BOOLEAN, False, "Whether an out-of-sync replica may become leader (unused)."),
     # --- the log
-    S("log.cleanup.policy", K.LIST, "delete", "How old records are removed: `delete`, `compact` or both.",
+    S("log.cleanup.policy", K.LIST, "delete", "What to do with old records: `delete`, `compact` or both.",
       choices=CLEANUP_POLICIES),
-    S("log.retention.hours", K.INT, 168, "Hours a record is kept at least; log.retention.minutes and .ms override it."),
-    S("log.retention.minutes", K.INT, None, "Minutes a record is kept at least; log.retention.ms overrides it."),
-    S("log.retention.ms", K.LONG, None, "Milliseconds a record is kept at least; -1 means forever."),
-    S("log.retention.bytes", K.LONG, -1, "Bytes a partition keeps at most; -1 means unlimited.", -1),
+    S("log.retention.hours", K.INT, 168, "Minimum hours to keep a record; log.retention.minutes and .ms override it."),
+    S("log.retention.minutes", K.INT, None, "Minimum minutes to keep a record; log.retention.ms overrides it."),
+    S("log.retention.ms", K.LONG, None, "Minimum milliseconds to keep a record; -1 means forever."),
+    S("log.retention.bytes", K.LONG, -1, "Maximum size of a partition; -1 means unlimited.", -1),
     S("log.retention.check.interval.ms", K.LONG, 300_000, "How often to check for old records.", 1),
     S("log.segment.bytes", K.INT, 1_073_741_824, "Size at which a segment file is closed.", 1_048_576),
     S("log.segment.delete.delay.ms", K.LONG, 60_000, "How long a deleted segment stays on disk (unused).", 0),
@@ -103,8 +104,8 @@ _SETTINGS = (
     S("log.flush.interval.messages", K.LONG, LONG_MAX, "Records after which a log is flushed to disk (unused).", 1),
     S("log.cleaner.backoff.ms", K.LONG, 15_000, "How often to check logs for compaction.", 0),
     S("log.cleaner.min.cleanable.ratio", K.DOUBLE, 0.5, "Share of a log that must be dirty to be compacted.", 0, 1),
-    S("log.cleaner.min.compaction.lag.ms", K.LONG, 0, "How long a record stays uncompacted at least.", 0),
-    S("log.cleaner.max.compaction.lag.ms", K.LONG, LONG_MAX, "How long a record stays uncompacted at most.", 1),
+    S("log.cleaner.min.compaction.lag.ms", K.LONG, 0, "Minimum time that a record stays uncompacted.", 0),
+    S("log.cleaner.max.compaction.lag.ms", K.LONG, LONG_MAX, "Maximum time that a record stays uncompacted.", 1),
     S("log.cleaner.delete.retention.ms", K.LONG, 86_400_000, "How long a tombstone is kept by compaction.", 0),
     S("log.local.retention.ms", K.LONG, -2, "Tiered storage, which is off.", -2),
     S("log.local.retention.bytes", K.LONG, -2, "Tiered storage, which is off.", -2),
@@ -136,7 +137,7 @@ _SETTINGS = (
     S("group.events.enable", K.BOOLEAN, True,
       "Whether this broker records what happens to groups, and why, in the internal topic __group_events."),
     S("group.events.retention.ms", K.LONG, 604_800_000,
-      "How long __group_events keeps an event at least; -1 means forever. In a cluster the topic keeps the value that "
+      "Minimum time that __group_events keeps an event; -1 means forever. In a cluster the topic keeps the value that "
       "it was created with.", -1),
     S("server.assigned.groups", K.STRING, None,
       "A regular expression for whole group ids: the coordinator assigns the partitions of matching groups, not their "

@@ -90,7 +90,7 @@ class LeadersView(ImageView):
     replica; taking the partition from its member for that moment would cost two rebalances."""
 
     def leadership(self, topic: str, index: int) -> Leadership:
-        """As `ClusterView.leadership`, with the replica that is about to become the leader."""
+        """See `ClusterView.leadership`, with the replica that is about to become the leader."""
         found = super().leadership(topic, index)
         if found.leader != NO_LEADER or self._was_given_up(topic, index):
             return found
@@ -120,24 +120,24 @@ class CoordinatorsView(ImageView):
 
     @property
     def controller_id(self) -> int:
-        """-1: none of them creates topics."""
+        """-1: none of the coordinators creates topics."""
         return -1
 
     def is_registered(self, node_id: int) -> bool:
-        """As `ClusterView.is_registered`."""
+        """See `ClusterView.is_registered`."""
         return node_id in self.live()
 
     def leadership(self, topic: str, index: int) -> Leadership:
-        """As `ClusterView.leadership`. Without a leader to ask, Kafka's tools show no lag."""
+        """See `ClusterView.leadership`. Without a leader to ask, Kafka's tools show no lag."""
         return super().leadership(topic, index)._replace(leader=NO_LEADER)
 
     def node_of(self, node_id: int) -> Node | None:
-        """As `ClusterView.node_of`."""
+        """See `ClusterView.node_of`."""
         found = self.live().get(node_id)
         return Node(node_id, found.host, found.port) if found is not None else None
 
     def draft_node_of(self, node_id: int) -> Node | None:
-        """As `ClusterView.draft_node_of`."""
+        """See `ClusterView.draft_node_of`."""
         found = self.live().get(node_id)
         listener = found.draft_listener if found is not None else None
         return Node(node_id, listener.host, listener.port) if listener is not None else None
@@ -159,7 +159,7 @@ class KafkaFollower(Follower):
 
     @property
     def is_registered(self) -> bool:
-        """As `Follower.is_registered`."""
+        """See `Follower.is_registered`."""
         return self.member.is_registered
 
     async def connect(self) -> None:
@@ -226,7 +226,7 @@ class CoordinatorServer(GroupServer):
 
     @property
     def ends(self) -> list[asyncio.Event]:
-        """As `GroupServer.ends`."""
+        """See `GroupServer.ends`."""
         return [self._follower.lost]
 
     async def start(self) -> None:
@@ -271,14 +271,14 @@ class CoordinatorServer(GroupServer):
             raise
 
     def trouble(self) -> str | None:
-        """As `GroupServer.trouble`."""
+        """See `GroupServer.trouble`."""
         found = super().trouble()
         if found is None and not self._follower.is_registered:
             return "it is not registered in ZooKeeper: members cannot find it"
         return found
 
     async def stop(self) -> None:
-        """Answer what can be answered, close the ports, release the slots. A second call does nothing."""
+        """Answer the requests that can be answered, close the ports, release the slots. A second call does nothing."""
         if not self._accept_no_more():
             return
         self.groups.stop()

@@ -1,7 +1,7 @@
 """The finalized features of a broker (KIP-584): their levels, which UpdateFeatures changes while the broker runs.
 
 There is one, `transaction.version`. A new folder has the level of the setting of that name; once it has been changed,
-the level is kept in a file in the folder, with an epoch that grows with each change. Clients take the level of the
+the level is kept in a file in the folder, with an epoch that grows with each change. Clients use the level with the
 largest epoch that they have seen. In a cluster level and epoch are in ZooKeeper, the same for all brokers.
 """
 
@@ -74,7 +74,7 @@ class Features:
         self._become(levels, self.epoch + 1)
 
     def follow(self, level: int, epoch: int) -> None:
-        """Have the level of `transaction.version` that the cluster has."""
+        """Adopt the cluster's level of `transaction.version`."""
         oldest, newest = SUPPORTED[TRANSACTION_VERSION]
         if not oldest <= level <= newest:
             text = "the cluster has level %d of %s, which this version does not support: it keeps level %d"

@@ -69,7 +69,7 @@ class GroupServer:
         raise NotImplementedError
 
     async def stop(self) -> None:
-        """Answer what can be answered, and close the port. A second call does nothing."""
+        """Answer the requests that can be answered, and close the port. A second call does nothing."""
         raise NotImplementedError
 
     async def __aenter__(self) -> Self:
@@ -106,7 +106,7 @@ class GroupServer:
         return self._server.tables[0]
 
     def refuse(self) -> Callable[[], None]:
-        """As `Server.refuse`."""
+        """See `Server.refuse`."""
         return self._server.refuse()
 
     @property
@@ -121,7 +121,7 @@ class GroupServer:
         self._listeners.append(listener)
 
     def trouble(self) -> str | None:
-        """Why it does not serve (everything); None while it does."""
+        """Why it does not serve, or not everything; None while it does."""
         if not self._started:
             return "it is starting, or stopping"
         if any(end.is_set() for end in self.ends):

@@ -31,7 +31,7 @@ class Identity(NamedTuple):
 
 
 def random_uuid() -> bytes:
-    """A new id of sixteen bytes, none that Kafka reserves or whose text begins with '-'."""
+    """A new id of sixteen bytes: not one that Kafka reserves, and its text does not begin with '-'."""
     while True:
         raw = bytearray(os.urandom(16))
         raw[6] = raw[6] & 0x0F | 0x40

@@ -32,7 +32,7 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bootstrap",
         metavar="HOST:PORT",
-        help=f"brokers to bootstrap from, comma-separated (default: from --command-config, else {DEFAULT_BOOTSTRAP})",
+        help=f"brokers to bootstrap from, comma-separated (default: from --command-config, or {DEFAULT_BOOTSTRAP})",
     )
     file_help = "client settings in a properties file, as for Kafka's own tools"
     completed(parser.add_argument("--command-config", metavar="FILE", help=file_help), FILES)

@@ -235,7 +235,7 @@ class ProducerConfig(ClientConfig):
         if self.retries == 0:
             return "retries above 0"
         if self.max_in_flight_requests_per_connection > 5:
-            return "max_in_flight_requests_per_connection of 5 at most"
+            return "max_in_flight_requests_per_connection of at most 5"
         return None
 
     @property
@@ -291,7 +291,7 @@ _MAXIMUM = {"compression_gzip_level": 9, "compression_zstd_level": 22} | dict.fr
 
 
 def _meant(settings: object) -> str:
-    is_address = ":" in str(settings)  # no topic's name has one
+    is_address = ":" in str(settings)  # no topic's name contains one
     return f"write bootstrap_servers={settings!r}" if is_address else "topics are given to subscribe()"
 
 
@@ -401,7 +401,7 @@ def _as_secret(name: str, value: Any) -> Secret | None:
 
 
 def _coerce(name: str, value: Any, setting: Field[Any]) -> Any:
-    """A text value as the type of the setting; other values are only checked."""
+    """Text as the type of the setting; other values are only checked."""
     kinds = str(setting.type)
     if kinds.startswith("Secret"):
         return _as_secret(name, value)

@@ -88,7 +88,7 @@ class DeliveryFuture(Future[RecordMetadata]):
         return self._state not in (PENDING, RUNNING)
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Where the record was written; waits `timeout` seconds at most, forever if None."""
+        """Where the record was written; waits at most `timeout` seconds, forever if None."""
         self._wait(timeout)
         if self._state == FINISHED and self._result is not None:
             return self._result

@@ -94,7 +94,7 @@ class HookedReceipt(Receipt):
 
     @property
     def notifies_caller(self) -> bool:
-        """As `Receipt.notifies_caller`."""
+        """See `Receipt.notifies_caller`."""
         return self._callback is not None
 
     def of(self, future: Any, callback: OnDelivery | None) -> HookedReceipt:

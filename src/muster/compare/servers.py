@@ -100,7 +100,8 @@ class Servers:
                 await asyncio.sleep(POLL_INTERVAL_S)
 
     async def stop_broker(self, spared: int) -> None:
-        """Stop one of the brokers, but not the one with the id `spared` (-1: any). It leaves the cluster at once."""
+        """Stop one of the brokers, but not the one with the id `spared` (-1: any). It leaves the cluster
+        immediately."""
         raise NotImplementedError
 
     async def start_broker(self) -> None:

@@ -48,7 +48,7 @@ QUIET_MS = 400
 REST_MS = 30_000
 PATIENCE_S = 300
 AWAY_S = 3.0
-"""How long a broker or ZooKeeper is down at least."""
+"""The minimum time that a broker or ZooKeeper is down."""
 LATE_MS, LATE_FOR_S = 2_500, 5.0
 """The delay of the lagging server, and for how long: longer than a backoff of scheme 1."""
 PER_HOST = 10

@@ -176,7 +176,7 @@ class ToldGroup:
 
 def _without_a_begun_rebalance(events: Sequence[EventFields]) -> Sequence[EventFields]:
     """The events after the first rebalance, if they begin in the middle of it: earlier joins and leaves are in no
-    event, so its generation cannot be known, and its members must not be taken for those of the next one."""
+    event, so its generation cannot be known, and its members must not be mistaken for those of the next one."""
     for number, event in enumerate(events):
         if event.get("event") == "RebalanceCompleted":
             return events[number + 1 :]

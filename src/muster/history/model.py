@@ -111,8 +111,8 @@ class Commits:
 class Chunk:
     """One group's records in one stretch of the log, in log order.
 
-    `now_ms` is how far the log has been read over all groups, by its records' clock: it closes rows of a group that has
-    no further records. None if not known.
+    `now_ms` is how far the log has been read across all groups, by its records' clock: it closes rows of a group that
+    has no further records. None if not known.
     """
 
     group: str
@@ -281,7 +281,7 @@ class Rebalance:
     pattern: PatternSeen | None = None
     """The pattern that this rebalance and those around it form; the cause is that of this rebalance alone."""
     waited_ms: int | None = None
-    """How long the members waited, at most, for some that joined late; None: no such wait is visible."""
+    """The longest time that the members may have waited for some that joined late; None: no such wait is visible."""
     waited_for: tuple[Member, ...] = ()
     """The members that joined late: their handlers kept them from polling."""
     phase: int = 1
@@ -390,7 +390,7 @@ class Finding:
     """Upper bound of the time for which partitions were stopped by this, summed over them. 0 if they were not, or if
     another finding about the same rebalances has the cost: no cost is counted twice."""
     stopped_partition_ms_per_day: int | None
-    """The same per day, if it recurred over a day or longer; else None."""
+    """The same per day, if it recurred over a day or longer; otherwise None."""
     advice: str
 
 

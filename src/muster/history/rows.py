@@ -191,7 +191,7 @@ def _alternatives(found: list[Alternative], kind: Any) -> Column:
 
 
 def _patterns(rows: Sequence[Any], kind: pa.DataType) -> Column:
-    """A struct if a row is part of a pattern, else null."""
+    """A struct if a row is part of a pattern, otherwise null."""
     found = [None if row.pattern is None else asdict(row.pattern) for row in rows]
     return pa.array(found, kind)
 

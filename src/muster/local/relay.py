@@ -17,10 +17,10 @@ _PATIENCE_S = 5.0
 
 
 class Relay:
-    """Listens on a port, and joins each connection to one of its own to `target`. A context manager.
+    """Listens on a port, and forwards each connection to `target`. A context manager.
 
     What the target sends back may be late by `delay_ms`, or held altogether (`hold`, `release`); what is sent to the
-    target passes at once. An end of a connection passes in its turn, as bytes do. What is held when all connections
+    target passes immediately. An end of a connection passes in its turn, as bytes do. What is held when all connections
     are ended (`cut`) is lost.
     """
 
@@ -48,7 +48,7 @@ class Relay:
         self._free.set()
 
     def cut(self) -> None:
-        """End all connections. What was held of them never passes; new ones are free."""
+        """End all connections. Bytes that were held for them are dropped; new connections are not held."""
         with self._lock:
             for one in self._sockets:
                 with contextlib.suppress(OSError):
@@ -119,7 +119,7 @@ class Relay:
         threading.Thread(target=function, args=arguments, name="muster-relay", daemon=True).start()  # type: ignore[arg-type]
 
     def _pass(self, near: socket.socket, far: socket.socket) -> None:
-        """Bytes to the target, at once."""
+        """Bytes to the target, immediately."""
         with contextlib.suppress(OSError):
             while data := near.recv(_CHUNK):
                 far.sendall(data)

@@ -233,7 +233,7 @@ class LocalServer(RunsInBlock):
         except ProcessLookupError:
             self._end_by_keeper()
             return
-        with contextlib.suppress(ProcessLookupError):  # it has ended by now, and its keeper is about to
+        with contextlib.suppress(ProcessLookupError):  # it has already ended, and its keeper is about to
             self._signal(signal.SIGCONT)
         self.is_frozen = False
 

@@ -83,7 +83,7 @@ class ZooKeeperServer(LocalServer):
         return [*java, "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(configuration)]
 
     def is_ready(self) -> bool:
-        """Whether it serves, in an ensemble: with a quorum. Another server that has its port is not taken for it.
+        """Whether it serves, in an ensemble: with a quorum. Another server that has its port is not mistaken for it.
 
         It answers `ruok` before it serves, and may never answer what it took a moment too early.
         """

@@ -160,7 +160,7 @@ class _Outcomes:
     def _catch_up(self, header: BatchHeader) -> None:
         while self._waiting and self._waiting[-1].first_offset <= header.last_offset:
             entry = self._waiting.pop()
-            if entry.last_offset >= header.base_offset:  # else the marker precedes the first batch read
+            if entry.last_offset >= header.base_offset:  # otherwise the marker precedes the first batch read
                 self._aborted[entry.producer_id] = entry
 
 
@@ -284,7 +284,7 @@ class _Cleaner:
     def _filter_marker(
         self, header: BatchHeader, batch: memoryview, index: AbortedIndex
     ) -> memoryview | bytearray | None:
-        """As `_filter`, for a control batch. An aborted transaction with batches left keeps its index entry."""
+        """Like `_filter`, for a control batch. An aborted transaction with batches left keeps its index entry."""
         may_go, entry = self._outcomes.end(header, batch)
         if entry is not None:
             index.append(entry)

@@ -19,7 +19,7 @@ class FsyncPolicy(StrEnum):
     """When an append counts as durable, and so may be acknowledged and read.
 
     INTERVAL: as soon as the operating system has it (it survives the death of the process). The broker calls
-    `LogStore.flush` every second, so that a power cut costs that second at most.
+    `LogStore.flush` every second, so that a power cut costs at most that second.
     ALWAYS: after an fsync, which all waiting appends share. NEVER: like INTERVAL, but without any fsync."""
 
     INTERVAL = "interval"

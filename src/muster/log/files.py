@@ -102,7 +102,7 @@ def write_whole(files: Files, path: Path, data: bytes) -> None:
 
 
 def put_whole(files: Files, path: Path, data: bytes, *, sync: bool) -> None:
-    """As `write_whole`, but after a power cut the old file may be there, and without `sync` even a damaged one. For
+    """Like `write_whole`, but after a power cut the old file may be there, and without `sync` even a damaged one. For
     files that can be lost. Raises OSError."""
     temporary = path.with_name(path.name + ".tmp")
     fd = files.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)

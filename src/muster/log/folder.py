@@ -89,7 +89,7 @@ def is_own_file(name: str) -> bool:
 
 
 def set_aside_suffix(name: str) -> str | None:
-    """DELETED or STRAY if the folder was set aside by a broker, else None."""
+    """DELETED or STRAY if the folder was set aside by a broker, otherwise None."""
     found = _SET_ASIDE.match(name)
     return found[1] if found else None
 

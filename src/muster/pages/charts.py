@@ -80,7 +80,7 @@ def tag(name: str, *children: str, **attributes: str | float) -> str:
 
 
 def text(x: float, y: float, content: str, class_: str = "label", **attributes: str | float) -> str:
-    """A text whose baseline is at y."""
+    """Text whose baseline is at y."""
     return tag("text", escape(content), x=x, y=y, class_=class_, **attributes)
 
 
@@ -219,7 +219,7 @@ def timeline(
 ) -> str:
     """Rows of coloured bands over time, with numbered markers through all of them and stretches that all rows share.
 
-    The axis goes to `until_ms` at least, so that several of them can be compared. It counts seconds from zero; with an
+    The axis goes to at least `until_ms`, so that several of them can be compared. It counts seconds from zero; with an
     origin, the time since the epoch at its zero, it shows the time of day in UTC.
     """
     bands = list(bands)

@@ -81,7 +81,7 @@ def decode(cls: type[M], version: int, buffer: Buffer, position: int = 0, most_e
 def decode_sliced(
     cls: type[M], version: int, buffer: Buffer, position: int, most_elements: int
 ) -> Generator[None, None, M]:
-    """As `decode`, a few elements at a time: `message = yield from decode_sliced(...)`."""
+    """Like `decode`, a few elements at a time: `message = yield from decode_sliced(...)`."""
     try:
         found, _ = yield from _SLICED[cls, version][1](buffer, position, most_elements)
     except _BROKEN as error:
@@ -106,7 +106,7 @@ def encode_prefixed(prefix: int, message: Message, version: int) -> bytes:
 def decode_versioned(cls: type[M], value: Buffer) -> M:
     """A message after its version, see `encode_prefixed`. Raises as `decode` does."""
     if len(value) < _INT16.size:
-        raise ProtocolError(f"a {cls.__name__} is shorter than its version")
+        raise ProtocolError(f"a {cls.__name__} is too short to have a version")
     return decode(cls, _INT16.unpack_from(value)[0], value, _INT16.size)
 
 

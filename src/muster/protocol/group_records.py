@@ -199,7 +199,7 @@ def decode_record(key: Buffer | None, value: Buffer | None) -> CoordinatedRecord
 
 
 def decode_coordinated(key: Buffer | None, value: Buffer | None) -> CoordinatedRecord:
-    """As `decode_record`, for a coordinator: records of kinds that it does not coordinate are not looked into.
+    """Like `decode_record`, for a coordinator: records of kinds that it does not coordinate are not looked into.
 
     Raises:
         ProtocolError: the bytes of an offset commit or of a classic group are broken, or there is no key.

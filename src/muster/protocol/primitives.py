@@ -158,7 +158,7 @@ def too_many_elements() -> TooManyElementsError:
 
 
 UNLIMITED = 1 << 62
-"""The limit of array elements where they are not limited."""
+"""The value that means no limit on array elements."""
 
 
 def records_size(records: Records) -> int:

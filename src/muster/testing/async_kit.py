@@ -151,7 +151,7 @@ class AsyncReplay(_Face[Replay]):
     until_over = _awaited(Replay.until_over)
 
     async def differences(self) -> list[str]:
-        """As `Replay.differences`."""
+        """See `Replay.differences`."""
         return await asyncio.to_thread(lambda: self.blocking.differences)
 
 
@@ -266,7 +266,7 @@ class AsyncKafka(_Face[Kafka]):
         pace: float = 1.0,
         patience_s: float = DEFAULT_TIMEOUT_S,
     ) -> AsyncIterator[AsyncReplay]:
-        """As `Kafka.replay`."""
+        """See `Kafka.replay`."""
         more = {"client": client, "group": group, "pace": pace, "patience_s": patience_s}
         async with _entered(partial(Kafka.replay, **more))(self, path) as replay:  # type: ignore[arg-type]
             yield AsyncReplay(replay)

@@ -96,7 +96,7 @@ class BrokerThread:
         self._loop.close()
 
     def ask(self, broker: int, method: str, path: str, body: Mapping[str, Any] | None) -> Answer:
-        """As `Backend.ask`."""
+        """See `Backend.ask`."""
         answer = asyncio.run_coroutine_threadsafe(self._control.ask(method, path, body), self._loop)
         try:
             return answer.result(ANSWER_TIMEOUT_S)
@@ -105,11 +105,11 @@ class BrokerThread:
             raise
 
     def servers(self) -> list[LocalBroker]:
-        """As `Backend.servers`."""
+        """See `Backend.servers`."""
         return []
 
     def count(self) -> int:
-        """As `Backend.count`."""
+        """See `Backend.count`."""
         return 1
 
 
@@ -178,15 +178,15 @@ class BrokerProcesses:
         self._whole.__exit__(None, None, None)
 
     def servers(self) -> list[LocalBroker]:
-        """As `Backend.servers`."""
+        """See `Backend.servers`."""
         return [self._whole] if isinstance(self._whole, TestBroker) else list(self._whole.brokers.values())
 
     def count(self) -> int:
-        """As `Backend.count`."""
+        """See `Backend.count`."""
         return len(self.servers())
 
     def ask(self, broker: int, method: str, path: str, body: Mapping[str, Any] | None) -> Answer:
-        """As `Backend.ask`."""
+        """See `Backend.ask`."""
         server = self.servers()[broker]
         assert isinstance(server, TestBroker)
         return server.ask(method, path, body)

@@ -51,7 +51,7 @@ class Control:
     """The control of one broker: create it before the broker starts, and `attach` it afterwards.
 
     Args:
-        seed: the seed of faults that strike with a probability.
+        seed: the seed for faults that have a probability.
     """
 
     def __init__(self, broker: Broker, disk: FaultyDisk, seed: int = 0) -> None:

@@ -32,24 +32,24 @@ class FaultyDisk(Files):
             self._sync_error = errno.EIO if fail else 0
 
     def open(self, path: Path, flags: int) -> int:
-        """As `os.open`."""
+        """See `os.open`."""
         if self._full and flags & os.O_CREAT and not path.exists():
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         return super().open(path, flags)
 
     def pwrite(self, fd: int, data: Data, position: int) -> int:
-        """As `os.pwrite`."""
+        """See `os.pwrite`."""
         if self._full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return super().pwrite(fd, data, position)
 
     def sync(self, fd: int) -> None:
-        """As `os.fsync`."""
+        """See `os.fsync`."""
         self._before_sync()
         super().sync(fd)
 
     def sync_folder(self, folder: Path) -> None:
-        """As `Files.sync_folder`."""
+        """See `Files.sync_folder`."""
         self._before_sync()
         super().sync_folder(folder)
 

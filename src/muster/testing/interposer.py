@@ -179,7 +179,7 @@ class _Responses:
         self.intake: Intake = call.connection.intake
 
     def through(self, handle: Callable[[], Response | Sliced | None]) -> Response | Sliced | None:
-        """Handle the request. Its response passes through this object, at once or later."""
+        """Handle the request. Its response passes through this object, immediately or later."""
         self._call.connection = self
         response = handle() or self._call.answer
         if response is None:

@@ -745,7 +745,7 @@ class Kafka:
         return [each for answer in [*self._kept, *self.ask_all("GET", what)] for each in answer.get(what, ())]
 
     def view(self, group_id: str) -> dict[str, Any]:
-        """As `Group.now`."""
+        """See `Group.now`."""
         found = self.ask_coordinator(group_id, "GET", f"groups/{quote(group_id, safe='')}")
         if self._backend.count() > 1:
             everywhere = [each["ends"] for each in self.ask_all("GET", "ends")]

@@ -130,7 +130,7 @@ class Connection:
             self._blocking = call
 
     def answered(self, call: Call, response: Any) -> None:
-        """As `Asker.answered`."""
+        """See `Asker.answered`."""
         call.over = True
         answered = self._calls.pop(call, None)
         if self._blocking is call:
@@ -227,7 +227,7 @@ class Node:
             self.loop.create_task(self._join(broker, broker._zookeeper))
 
     async def _join(self, broker: Broker, zookeeper: zookeeper_cluster.ZooKeeperCluster) -> None:
-        """As `Broker._join`, without a port."""
+        """Like `Broker._join`, without a port."""
         try:
             broker._open_folder(await zookeeper.connect())
             broker._start_groups()
@@ -250,7 +250,7 @@ class Node:
         self.on_start(self)
 
     def _tick(self, broker: Broker) -> None:
-        """As `GroupServer._tick`: who does not read the clock seems to have been stopped."""
+        """See `GroupServer._tick`: who does not read the clock seems to have been stopped."""
         broker._clock()
         if broker._zookeeper is not None and broker._zookeeper.lost.is_set():
             self._world.tell(f"{self} ends: another process has its id")

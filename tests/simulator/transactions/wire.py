@@ -305,7 +305,7 @@ class _Link:
                 self._driver.deliver(send, Failure(FailureKind.UNREACHABLE, "it could not be sent in time"))
 
     def close(self, failure: Failure) -> None:
-        """As `Connection.close`: the oldest request gets `failure`, the others what it means for them."""
+        """Like `Connection.close`: the oldest request gets `failure`, the others what it means for them."""
         if self._is_closed:
             return
         self._is_closed = True

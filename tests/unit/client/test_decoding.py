@@ -47,7 +47,7 @@ class Core:
                 self.handout.take({place: found})
 
     def poll(self, limit: int = 100) -> dict[TopicPartition, list[int]]:
-        """As `AsyncConsumer.poll` does."""
+        """Like `AsyncConsumer.poll` does."""
         self.handout.mark_all_handled()
         try:
             self.handout.raise_failure()

@@ -147,7 +147,7 @@ def ended(consumer: Consumer) -> bool:
 
 
 def leave(consumer: Consumer) -> None:
-    """As `with` does it."""
+    """Like `with` does it."""
     consumer.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
 
 

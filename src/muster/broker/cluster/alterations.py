@@ -97,7 +97,7 @@ def _added(growth: PartitionIncrease, brokers: Collection[int], load: Mapping[in
     if growth.assigned is None:
         return list(spread(growth.partitions - had, brokers, load).values())
     if len(growth.assigned) != growth.partitions - had:
-        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"The topic has {had} partitions by now.")
+        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"The topic now has {had} partitions.")
     return growth.assigned
 
 

@@ -1,8 +1,8 @@
 """Follows ZooKeeper: repeats turns on a session for as long as this process runs.
 
 Every event of the session triggers a turn, which looks at the whole state and does what is left to do. So the next turn
-makes up for one that failed. A broker follows its cluster this way (zookeeper_cluster.py), and a coordinator for Apache
-Kafka follows Kafka's (coordinator_process.py).
+does what a failed one left undone. A broker follows its cluster this way (zookeeper_cluster.py), and a coordinator for
+Apache Kafka follows Kafka's (coordinator_process.py).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PAUSE_S = 0.2
 
 RETRY_TAKEN_S = 0.5
 TAKEN_MORE_S = 1.0
-"""After this many session timeouts, an id that is still taken belongs to another live process."""
+"""After this many session timeouts, an id that is still registered belongs to another live process."""
 
 START_TRIES = 5
 
@@ -88,11 +88,11 @@ class Follower:
         raise NotImplementedError
 
     async def _turn(self) -> None:
-        """Do what is left to do in ZooKeeper, and then here.
+        """Do the remaining work in ZooKeeper, and then in this process.
 
         Raises:
-            IdTakenError: to be tried again, until a session that has died would have ended.
-            ZooKeeperError: to be tried again, unless it is not permitted and the first turn.
+            IdTakenError: try again, until the session of a dead process would have ended.
+            ZooKeeperError: try again, unless this is the first turn and the request is not permitted.
             MusterError: this process cannot continue.
         """
         raise NotImplementedError
@@ -159,12 +159,12 @@ class Follower:
                 most_s = self.session.timeout_ms / 1000 * 1.5 + TAKEN_MORE_S
                 if taken_since is None:
                     taken_since = loop.time()
-                    log.info("%s: waiting for a dead session to expire, %.0f s at most", error, most_s)
+                    log.info("%s: waiting at most %.0f s for a dead session to expire", error, most_s)
                 if loop.time() - taken_since > most_s:
                     self._gone(error, begun)
                     return
                 pause = RETRY_TAKEN_S
-            except (ZooKeeperError, OSError) as error:  # an OSError is of this process's disk
+            except (ZooKeeperError, OSError) as error:  # an OSError comes from this process's disk
                 self._say_failing(error)
                 pause = PAUSE_S
             except MusterError as error:

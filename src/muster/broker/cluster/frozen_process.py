@@ -2,8 +2,8 @@
 
 A broker is frozen (SIGSTOP, a paused machine), its session ends, and a copy of its data folder is started elsewhere
 under its id. When it wakes up it finds requests in its sockets before it hears from ZooKeeper: no consumer will see
-what it acknowledges then. So each access to a partition checks the clock. After a standstill no partition is served
-until ZooKeeper has answered on its present session, or a session timeout has passed: while ZooKeeper is down, records
+what it acknowledges then. So each access to a partition checks the clock. After a freeze no partition is served
+until ZooKeeper has answered on its current session, or a session timeout has passed: while ZooKeeper is down, records
 are still served.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from time import monotonic
 
 READS_PER_LIMIT = 4
-"""How many times within the limit the clock is read at least, while the process runs."""
+"""How often the clock is read within the limit, at a minimum, while the process runs."""
 
 
 class FreezeDetector:
@@ -49,6 +49,6 @@ class FreezeDetector:
         return now < self._doubtful_until
 
     def answered(self, asked_at: float) -> None:
-        """ZooKeeper has answered, on the present session, a request sent at that time."""
+        """ZooKeeper has answered, on the current session, a request sent at that time."""
         if asked_at >= self._woke_at:
             self._doubtful_until = self._woke_at

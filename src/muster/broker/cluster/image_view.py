@@ -33,30 +33,30 @@ class ImageView(ClusterView):
 
     @property
     def controller_id(self) -> int:
-        """As `ClusterView.controller_id`; -1 between two controllers."""
+        """See `ClusterView.controller_id`; -1 between two controllers."""
         return self._image.controller_id
 
     def is_registered(self, node_id: int) -> bool:
-        """As `ClusterView.is_registered`."""
+        """See `ClusterView.is_registered`."""
         return node_id in self._image.brokers
 
     def node_of(self, node_id: int) -> Node | None:
-        """As `ClusterView.node_of`."""
+        """See `ClusterView.node_of`."""
         found = self._image.brokers.get(node_id)
         return found.node if found is not None else None
 
     def draft_node_of(self, node_id: int) -> Node | None:
-        """As `ClusterView.draft_node_of`."""
+        """See `ClusterView.draft_node_of`."""
         found = self._image.brokers.get(node_id)
         return found.draft_node if found is not None else None
 
     def may_have_topic(self, topic: str) -> bool:
-        """As `ClusterView.may_have_topic`: its znode is damaged, its id or a partition is missing for now; or all of it
-        is missing, though it was not deleted."""
+        """See `ClusterView.may_have_topic`: its znode is damaged, its id or a partition is missing for now; or the
+        whole topic is missing, though it was not deleted."""
         return not self._image.is_deleted(topic)
 
     def leadership(self, topic: str, index: int) -> Leadership:
-        """As `ClusterView.leadership`. A leader that is not registered, or cannot open the partition, does not count:
+        """See `ClusterView.leadership`. A leader that is not registered, or cannot open the partition, does not count:
         the partition's state will follow."""
         found = self._image.topics.get(topic)
         if found is None:
@@ -72,13 +72,13 @@ class ImageView(ClusterView):
         return Leadership(leader, state.leader_epoch, replicas, state.isr, offline)
 
     def leader_epoch(self, topic: str, index: int) -> int:
-        """As `ClusterView.leader_epoch`."""
+        """See `ClusterView.leader_epoch`."""
         found = self._image.topics.get(topic)
         known = found.states.get(index) if found is not None else None
         return known.state.leader_epoch if known is not None else NO_LEADER_EPOCH
 
     def not_led_error(self, topic: str, index: int) -> ErrorCode:
-        """As `ClusterView.not_led_error`: a partition that exists is led by another broker, or by none."""
+        """See `ClusterView.not_led_error`: a partition that exists is led by another broker, or by none."""
         found = self._image.topics.get(topic)
         if found is None or index not in found.registration.partitions:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -99,7 +99,7 @@ class ZooKeeperCoordination(Coordination):
         return self._store
 
     def record_fits(self, record: GroupMetadataRecord) -> bool:
-        """Whether a znode takes it."""
+        """Whether a znode can hold it."""
         key, value = encode_record(record)
         return value is None or self._store.fits(key, value)
 
@@ -122,8 +122,8 @@ class ZooKeeperCoordination(Coordination):
         return self._session.is_live
 
     def ensure(self) -> bool:
-        """Nothing has to be created. In doubt this broker's slots are dropped: the coordinator then refuses. A session
-        that proves to be alive may send no event, so a turn takes them again."""
+        """There is nothing to create. In doubt this broker's slots are dropped: the coordinator then refuses. A session
+        that turns out to be alive may send no event, so a turn takes them again."""
         if not self._session.is_live:
             self.keeper.drop_all()
             self._wake.set()

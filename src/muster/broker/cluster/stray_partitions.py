@@ -3,7 +3,7 @@
     the topic was deleted       its id is among the notes for this broker (zookeeper/cluster/deletions.py): removed
     it is merely missing        set aside, as Kafka since 3.7 does with what it calls stray: an older backup of
                                 ZooKeeper was put back, or znodes were removed by hand
-    it exists again             with its id: what was set aside is taken back before the partition is led
+    it exists again             with its id: what was set aside is restored before the partition is led
 
 A partition that a topic no longer has is treated in the same way: Kafka never removes one.
 """
@@ -35,8 +35,8 @@ class FormerTopics:
         self._fetches = fetches
 
     async def part_with(self, gone: Iterable[Topic], noted: Iterable[str]) -> None:
-        """Remove topics whose ids are noted as deleted, and set the others aside; they are durably gone then. Raises
-        OSError: a second call continues where this one ended."""
+        """Remove topics whose ids are noted as deleted, and set the others aside; when this returns, that is durable.
+        Raises OSError: a second call continues where this one ended."""
         noted, gone = set(noted), list(gone)
         deleted = [topic for topic in gone if uuid_text(topic.topic_id) in noted]
         if deleted:

@@ -5,8 +5,8 @@ turn (`ClusterMember.turn`). After each turn this broker is brought in line with
 catalogue, logs of topics that were deleted are removed (also if they were while this broker was down), partitions that
 this broker leads are open under their epoch, and their groups are served.
 
-A session that is in doubt, or has ended, changes nothing here: data is served as before, as in Kafka. There is one
-replica of each partition, so no other broker can have become its leader meanwhile.
+A session whose state is unknown, or that has ended, changes nothing here: data is served as before, as in Kafka. There
+is one replica of each partition, so no other broker can have become its leader meanwhile.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class ZooKeeperCluster(Follower):
 
     @property
     def is_registered(self) -> bool:
-        """As `Follower.is_registered`."""
+        """See `Follower.is_registered`."""
         return self.member.is_registered
 
     # ----------------------------------------------------------------------------------------------- start and stop
@@ -192,7 +192,7 @@ class ZooKeeperCluster(Follower):
         partitions.is_doubtful = self._freeze_detector.is_doubtful
 
     async def leave(self) -> None:
-        """As `Follower.leave`."""
+        """See `Follower.leave`."""
         if self._freeze_detector is not None:
             self._freeze_detector.stop()
         for task in list(self._tasks):
@@ -221,12 +221,12 @@ class ZooKeeperCluster(Follower):
         if self._freeze_detector is not None:
             self._freeze_detector.answered(asked_at)
             if self._freeze_detector.is_doubtful():
-                self.wake()  # it stood still meanwhile
+                self.wake()  # it was frozen in the meantime
                 return
         await self._follow()
 
     async def _say_what_is_offline(self) -> None:
-        """Report the partitions that this broker cannot open to the controller, so that they have no leader."""
+        """Report to the controller the partitions that this broker cannot open, so that they have no leader."""
         offline = self._parts.partitions.offline
         if offline == self._registration.offline:
             return
@@ -356,7 +356,7 @@ class ZooKeeperCluster(Follower):
 
     async def _opened(self, topic: Topic, index: int) -> int | None:
         """Prepare to lead a partition; returns the newest epoch under which it was led, -1 if none. None for one that
-        cannot be opened: the others are led all the same. Raises OSError for an error that may pass."""
+        cannot be opened: the others are led anyway. Raises OSError for an error that may pass."""
         try:
             await self._former.take_back(topic, index)
             return self._parts.partitions.opened(topic, index)
@@ -369,8 +369,8 @@ class ZooKeeperCluster(Follower):
 
     def _is_newer(self, topic: Topic, index: int, epoch: int, newest: int) -> bool:
         """Whether an epoch is newer than all under which this broker has led the partition. If not, it is raised in
-        ZooKeeper, and the watch brings the new one. An equal epoch is not newer: clients may know the next one by
-        now."""
+        ZooKeeper, and the watch brings the new one. An equal epoch is not newer: clients may already know the next
+        one."""
         if epoch > newest:
             return True
         if (topic.name, index) in self._led and epoch == newest:
@@ -420,7 +420,7 @@ class ZooKeeperCluster(Follower):
             spread_over = assignments.get(new.name) or spread(new.partitions, brokers, load)
             for replicas in spread_over.values():
                 load[replicas[0]] = load.get(replicas[0], 0) + 1
-            # The controller gives it an id that follows from its creation: it can give the same one again.
+            # The controller derives its id from its creation, so that it can assign the same one again.
             registration = TopicRegistration(dict(spread_over), version=1)
             try:
                 await self.session.run(create_topic(new.name, registration, new.settings))
@@ -538,7 +538,7 @@ class ZooKeeperCluster(Follower):
     async def _own_partition(self, topic: str, exists: bool, settings: Mapping[str, str]) -> None:
         try:
             await self.session.run(own_partition(topic, self.node_id, exists, settings))
-        except ZooKeeperError as error:  # it is asked for again
+        except ZooKeeperError as error:  # it is requested again
             log.debug("no partition of %s yet: %s", topic, error)
         finally:
             self._creating.discard(topic)
@@ -592,7 +592,7 @@ class ZooKeeperCluster(Follower):
 
 
 def _is_usable(name: str, topic: TopicImage) -> bool:
-    """Whether a topic has an id, and partitions from 0 on; the controller is about to give it the former."""
+    """Whether a topic has an id, and partitions from 0 on; the controller is about to give it an id."""
     numbers = topic.registration.partitions
     if topic.registration.topic_id is None or not numbers or invalid_name(name):
         return False

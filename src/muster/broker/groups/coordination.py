@@ -55,7 +55,7 @@ class Slots(Protocol):
         """Start to serve requests, in the slots that `lead` brings; `slots` is the total number."""
 
     def serve_all(self, slots: int, written: list[int], epoch: int) -> None:
-        """This broker has all slots; those in `written` may not be empty, and are read now."""
+        """This broker has all slots; those in `written` may have records, and are read now."""
 
     def lead(self, slot: int, epoch: int) -> None:
         """This broker has the slot, under an epoch newer than all before it."""
@@ -101,7 +101,7 @@ class Coordination(Protocol):
         return None
 
     is_leased: bool = False
-    """Whether this broker's slots can expire: then `may_serve` is called before each request."""
+    """Whether this broker's slots can expire; if so, `may_serve` is called before each request."""
 
     def may_serve(self) -> bool:
         """Whether this broker still has the slots that the coordinator serves. If not, `ensure` is called before the
@@ -237,12 +237,12 @@ class ClusterCoordination(TopicCoordination):
         return ShardLogStore(self._open_log)
 
     def ensure(self) -> bool:
-        """As `TopicCoordination.ensure`. A broker that stood still, and may have been replaced, serves no slot."""
+        """See `TopicCoordination.ensure`. A broker that was frozen, and may have been replaced, serves no slot."""
         is_doubtful = self._partitions.is_doubtful
         return (is_doubtful is None or not is_doubtful()) and super().ensure()
 
     def start(self, groups: Slots) -> None:
-        """No slot yet: `leads` brings them."""
+        """No slot yet: they come with `leads`."""
         self._groups = groups
         self._slots = 0
         """The topic's number of partitions; 0 while it is unknown."""
@@ -278,7 +278,7 @@ class ClusterCoordination(TopicCoordination):
             self._groups.lead(index, epoch)
 
     def resigns(self, name: str, index: int, epoch: int) -> None:
-        """As `leads`."""
+        """See `leads`."""
         if name == self._home.topic:
             self._groups.resign(index, epoch)
 

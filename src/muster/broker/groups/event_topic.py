@@ -5,8 +5,8 @@ and the event's fields, named as by `--events`. Apache Kafka has no such topic: 
 
 The rules do not depend on events, and nothing waits for them. They are collected while requests are handled, and
 written together a moment later, after the answers have gone out: a thousand members that join cost a few appends.
-Killing the process can lose the events of that moment. If they cannot be written (the disk is full, this broker leads
-no partition of the topic), only the events are lost; this is logged once until it works again.
+Killing the process can lose the events collected at that moment. If they cannot be written (the disk is full, this
+broker leads no partition of the topic), only the events are lost; this is logged once until it works again.
 
 The topic is created by the first event, with one partition. In a cluster each broker writes to a partition that it
 leads, and adds one if there is none (`zookeeper/cluster/own_partition.py`): a group's events are in the partitions of
@@ -245,7 +245,7 @@ def _learn(kind: type[GroupEvent]) -> tuple[str, _Values]:
 
 
 def _other(value: object) -> str:
-    """A value of any type as JSON; a text that is too long is truncated."""
+    """A value of any type as JSON; text that is too long is truncated."""
     if isinstance(value, str):
         return _text(value if len(value) <= LONGEST_TEXT else f"{value[:LONGEST_TEXT]}…")
     return str(value)

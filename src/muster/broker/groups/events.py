@@ -17,7 +17,7 @@ log = logging.getLogger("muster.groups")
 
 _MOVES = (effects.MemberJoined, effects.MemberLeft)
 _LOGGED_AFTER_MOVES = (effects.RebalanceStarted, effects.RebalanceCompleted)
-"""Before one of these events is logged, the members that joined and left are logged."""
+"""Before one of these events is logged, messages name the members that joined and left."""
 
 
 class GroupLines:

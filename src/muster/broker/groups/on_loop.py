@@ -1,5 +1,5 @@
-"""A coordinator on the event loop: its slots, its turns, in each of which all records are written together, and the
-timer for its deadlines."""
+"""A coordinator on the event loop: its slots, the timer for its deadlines, and its turns, each of which writes all
+records together."""
 
 from __future__ import annotations
 
@@ -70,36 +70,36 @@ class ShardsOnLoop:
     # ------------------------------------------------------------------------------------- slots (coordination.Slots)
 
     def serve(self, slots: int) -> None:
-        """As `Slots.serve`."""
+        """See `Slots.serve`."""
         self._shards.slot_count = slots
         self._shards.take_none()
         self.serving = True
 
     def serve_all(self, slots: int, written: list[int], epoch: int) -> None:
-        """As `Slots.serve_all`."""
+        """See `Slots.serve_all`."""
         self._shards.slot_count = slots
         self._shards.load_all(written, epoch)
         self.serving = True
 
     def lead(self, slot: int, epoch: int) -> None:
-        """As `Slots.lead`."""
+        """See `Slots.lead`."""
         self._shards.load(slot, epoch)
 
     def resign(self, slot: int, epoch: int | None = None) -> None:
-        """As `Slots.resign`."""
+        """See `Slots.resign`."""
         self._shards.unload(slot, epoch)
 
     def is_rebalancing(self, slot: int) -> bool:
-        """As `Slots.is_rebalancing`: by default, no state would be lost."""
+        """See `Slots.is_rebalancing`: by default, no state would be lost."""
         return False
 
     def release_durable(self) -> None:
-        """As `Slots.release_durable`."""
+        """See `Slots.release_durable`."""
         self._shards.release_durable()
         self._deadline_moved()
 
     def leave(self) -> None:
-        """As `Slots.leave`; waiting requests are answered NOT_COORDINATOR."""
+        """See `Slots.leave`; waiting requests are answered NOT_COORDINATOR."""
         self.serving = False
         self._shards.unload_all()
 
@@ -151,7 +151,7 @@ class ShardsOnLoop:
         self._arm_deadline()
 
     def skip(self, ms: int) -> None:
-        """Let that much time pass at once for all shards, and do what is due then: for tests."""
+        """Skip that much time for all shards, and do what is due then: for tests."""
         self._clock.skip(ms)
         if self._deadline is not None:
             self._deadline.cancel()

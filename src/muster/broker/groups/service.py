@@ -29,11 +29,11 @@ class GroupTopics:
         self._led: dict[str, list[int]] = {}
 
     def is_gone(self, topic: str) -> bool:
-        """As `TopicResolver.is_gone`."""
+        """See `TopicResolver.is_gone`."""
         return not self.partition_count(topic) and not self._cluster.may_have_topic(topic)
 
     def led_partitions(self, topic: str) -> list[int]:
-        """As `TopicResolver.led_partitions`."""
+        """See `TopicResolver.led_partitions`."""
         leadership, count = self._cluster.leadership, self.partition_count(topic)
         return [index for index in range(count) if leadership(topic, index).leader != NO_LEADER]
 
@@ -80,7 +80,7 @@ class Groups(ShardsOnLoop):
             self.ensure()
 
     def is_rebalancing(self, slot: int) -> bool:
-        """As `Slots.is_rebalancing`."""
+        """See `Slots.is_rebalancing`."""
         return self.runtime.is_rebalancing(slot)
 
     def open_in_slots(self) -> list[tuple[int, OpenTransaction]] | None:

@@ -36,7 +36,7 @@ log = logging.getLogger("muster.broker")
 
 Settings = Mapping[str, str]
 Rule = Callable[[Settings], dict[str, str]]
-"""Computes a resource's new settings from its present ones. Raises KafkaError or ConfigError."""
+"""Computes a resource's new settings from its current ones. Raises KafkaError or ConfigError."""
 
 
 class ConfigAdmin(Protocol):

@@ -169,7 +169,7 @@ def _of_all_brokers(
 
 
 def _synonyms(here: ConfigNeeds, name: str | None) -> list[DescribeConfigsSynonym]:
-    """The values that a setting would fall back to, the strongest first."""
+    """The values that a setting would fall back to, in order of precedence."""
     if name is None:
         return []
     return [DescribeConfigsSynonym(each, show(value), source) for each, value, source in here.config.synonyms(name)]

@@ -36,7 +36,7 @@ from muster.protocol.primitives import ZERO_UUID
 log = logging.getLogger("muster.broker")
 
 MAX_PER_REQUEST = 10_000
-"""The most partitions in a request, and lines that it may write: one for each topic, partition and setting."""
+"""The most partitions in a request, and the lines that it may write: one for each topic, partition and setting."""
 
 _FEW = 50
 """More topics or partitions than this are created in slices."""
@@ -283,7 +283,7 @@ def delete_topics(here: TopicNeeds, request: DeleteTopicsRequest, call: Call) ->
 
 def named_once(requested: list[DeleteTopicState]) -> tuple[list[DeleteTopicState], list[DeletableTopicResult]]:
     """The topics that are named once, and the results of those that are named more often."""
-    # One that is named in two ways, or in none, is refused each time.
+    # A topic that is named both ways, or neither, is refused each time.
     names = Counter(topic.name for topic in requested if topic.name is not None and topic.topic_id == ZERO_UUID)
     ids = Counter(topic.topic_id for topic in requested if topic.name is None and topic.topic_id != ZERO_UUID)
     single = [

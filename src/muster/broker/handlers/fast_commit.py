@@ -1,6 +1,6 @@
 """The fast path for an OffsetCommit: some partitions of one topic, without metadata, as consumers commit.
 
-Only decoding and encoding are faster here. The first bytes of a request have the sender, its generation and its topic,
+Only decoding and encoding are faster. The first bytes of a request have the sender, its generation and its topic,
 and are the same each time: they are decoded once. The coordinator's shard decides by the same rules as on the general
 path (offsets.py) whether the commit is allowed and what it writes. Unusual and refused commits take the general path.
 
@@ -21,7 +21,7 @@ from muster.protocol.messages import OffsetCommitRequest, OffsetCommitRequestPar
 from muster.protocol.primitives import ZERO_UUID
 
 MOST_PARTITIONS = 32
-"""A connection may have 64 requests answered this way between two checks of the clock, so they must be cheap."""
+"""A connection may get 64 requests answered this way between two checks of the clock, so they must be cheap."""
 MOST_KNOWN = 4_096
 """Senders whose first bytes are known."""
 
@@ -58,8 +58,8 @@ class Sender:
 
 
 def _sender(version: int, head: bytes, count: int) -> Sender | None:
-    """What these bytes say, if partitions follow them at once."""
-    # Numbers that occur nowhere else in the request.
+    """What these bytes say, if partitions follow them directly."""
+    # Numbers that appear nowhere else in the request.
     sample = [
         OffsetCommitRequestPartition(0x01020304 + index, 0x05060708090A0B0C, 0x0D0E0F10) for index in range(count)
     ]

@@ -1,11 +1,11 @@
 """The fast path for a Produce: one small batch for one partition, as sent by producers of single records.
 
-Only decoding and encoding are faster here: the request is read, and its answer written, without message objects. The
+Only decoding and encoding are faster: the request is read, and its answer written, without message objects. The
 same rules as on the general path (produce.py) decide whether a batch may be written, and where. Anything unusual takes
 the general path before anything is written: it decides again, and so reports why a batch is refused.
 
-A connection may have 64 requests answered this way between two checks of the clock, so they must be cheap: no
-compressed batches, and none with more than MOST_RECORDS.
+A connection may get 64 requests answered this way between two checks of the clock, so they must be cheap: no compressed
+batches, and none with more than MOST_RECORDS.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Target(NamedTuple):
 
 
 class Known:
-    """The decoded first bytes of earlier requests, by these bytes: MOST_KNOWN at most."""
+    """The decoded first bytes of earlier requests, by these bytes: at most MOST_KNOWN."""
 
     __slots__ = ("_by_id", "_by_name", "_here")
 
@@ -159,7 +159,7 @@ def _target(here: ProduceNeeds, head: bytes, version: int) -> Target | None:
         name = here.topics.topic_name(topic_id) or ""
     index = int.from_bytes(head[-4:], "big", signed=True)
     log = here.partitions.get(name, index)
-    # With fsync=always an answer waits, which a short one cannot.
+    # With fsync=always an answer must wait, which an answer on the fast path cannot do.
     if log is None or name in INTERNAL_TOPICS or log.fsync is FsyncPolicy.ALWAYS:
         return None
     return Target(name, topic_id, index, log, b"\x02" + topic + b"\x02" + head[-4:] + b"\0\0")

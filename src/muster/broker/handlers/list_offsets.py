@@ -114,7 +114,7 @@ def _find(
     version: int,
     result: ListOffsetsPartitionResponse,
 ) -> Search | None:
-    """Fill in the offset if it is known, else return the search for it. Raises KafkaError."""
+    """Fill in the offset if it is known, otherwise return the search for it. Raises KafkaError."""
     if requested.timestamp < 0 and version < _SINCE.get(requested.timestamp, 1 << 15):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
     log = _led(here, topic, requested.partition_index, requested.current_leader_epoch)
@@ -133,7 +133,7 @@ def _find(
 def _search(
     log: PartitionLog, timestamp: int, isolation_level: int, epoch: int, result: ListOffsetsPartitionResponse
 ) -> None:
-    result.error_code = ErrorCode.UNKNOWN_SERVER_ERROR  # until it is known: the answer goes out whatever happens
+    result.error_code = ErrorCode.UNKNOWN_SERVER_ERROR  # until the offset is known: the answer goes out in any case
     try:
         if timestamp == MAX_TIMESTAMP:
             found = log.max_timestamp(isolation_level)
@@ -187,7 +187,7 @@ def offset_for_leader_epoch(
 
 
 def _search_epoch(log: PartitionLog, epoch: int, result: EpochEnd) -> None:
-    result.error_code = ErrorCode.UNKNOWN_SERVER_ERROR  # until it is known: the answer goes out whatever happens
+    result.error_code = ErrorCode.UNKNOWN_SERVER_ERROR  # until the offset is known: the answer goes out in any case
     try:
         if epoch != NO_LEADER_EPOCH:
             result.leader_epoch, result.end_offset = log.end_of_epoch(epoch)

@@ -51,7 +51,7 @@ log = logging.getLogger("muster.broker")
 NO_LOW_WATERMARK = -1
 _LONGEST_FOLDER = 255
 _MOVING = ".-future"
-"""What Kafka calls the folder of a partition that is being moved ends so, with 32 digits in between."""
+"""How Kafka's name for the folder of a partition that is being moved ends, with 32 digits in between."""
 _FEW = 100
 """More partitions than this are described in slices."""
 

@@ -73,7 +73,8 @@ def metadata(here: MetadataNeeds, request: MetadataRequest, call: Call) -> Metad
 
 
 def _partitions(here: MetadataNeeds, requested: MetadataRequestTopic) -> int:
-    """A requested topic's partitions; counted as many if a deleted topic of its name must be removed first."""
+    """A requested topic's partitions; counted as many partitions if a deleted topic with its name must be removed
+    first."""
     if requested.name and here.changes.is_cleaning_up(requested.name):
         return SMALL + 1
     topic = here.topics.get(requested.name) if requested.name else here.topics.by_id(requested.topic_id)

@@ -83,7 +83,7 @@ class Append:
         self.result = result
         self.examined: validation.Examined | LogError | None = None
         self.guard: int | None = None
-        """Of a transaction that is verified before this, its first batch here."""
+        """The first batch here of a transaction, which must be verified before."""
 
     def examine(self, now: int, *, at_once: bool) -> None:
         """Examine the batch. With `at_once` a batch that would take long is left for the thread."""
@@ -167,7 +167,7 @@ def _examine_beside(
     appends: list[Append],
     write_all: Write,
 ) -> None:
-    """Let the thread examine the remaining batches, and then write all."""
+    """Let the thread examine the remaining batches, and then write them all."""
     call.blocks = True
 
     def examine() -> Generator[None, None, None]:
@@ -393,7 +393,7 @@ def _append(here: ProduceNeeds, append: Append, request: ProduceRequest, waits: 
 
 
 def check_batches(records: Buffer, version: int) -> int:
-    """The size of the one batch, of magic 2 and with a codec of that version, that a partition is sent.
+    """The size of the one batch for a partition: of magic 2, and with a codec that the request's version allows.
 
     Raises:
         KafkaError: INVALID_RECORD, CORRUPT_MESSAGE or UNSUPPORTED_COMPRESSION_TYPE.

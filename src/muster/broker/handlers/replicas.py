@@ -2,7 +2,7 @@
 ListPartitionReassignments (46). Checks, their order and their messages are those of Kafka's controller.
 
 A partition has one replica with records, which never moves. So an election is not needed, or has no broker to elect
-while that broker is down; a reassignment is to the present broker, or refused; and none is ever in progress. Each
+while that broker is down; a reassignment is to the current broker, or refused; and none is ever in progress. Each
 broker of a cluster answers from its own image of it.
 
 ElectLeaders v1: unclean elections too (KIP-460). AlterPartitionReassignments v1: the replication factor may be kept
@@ -52,7 +52,7 @@ def elect_leaders(
     """Why nothing is elected, for each partition. A request for all partitions leaves out those that need no
     election."""
     kind = request.election_type
-    if kind not in (PREFERRED, UNCLEAN) and request.topic_partitions != []:  # for no partitions any type will do
+    if kind not in (PREFERRED, UNCLEAN) and request.topic_partitions != []:  # without partitions, any type is valid
         return _unknown_kind(request)
     response = ElectLeadersResponse()
     if request.topic_partitions is None:

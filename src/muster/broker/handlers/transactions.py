@@ -50,7 +50,7 @@ from muster.protocol.transaction_messages import (
 )
 
 _FROM_BROKERS_SINCE = 4
-"""The version of AddPartitionsToTxn from which on brokers send it."""
+"""Since this version, brokers send AddPartitionsToTxn too."""
 _FENCED_SINCE = 2
 _LOADING_SINCE = 2
 """The version of TxnOffsetCommit whose clients understand that a coordinator is loading (KAFKA-7296)."""
@@ -249,7 +249,7 @@ _OF_COORDINATORS = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
 }
-"""What a client is answered instead of errors that only brokers get (KAFKA-16386)."""
+"""What a client gets instead of errors that are only for brokers (KAFKA-16386)."""
 
 
 def _begin_verification(

@@ -21,11 +21,11 @@ log = logging.getLogger("muster.broker")
 
 
 Change = Callable[[Levels], Levels]
-"""From the present levels, those to be written. Raises KafkaError."""
+"""The levels to be written, from the current ones. Raises KafkaError."""
 
 
 class UpgradeType(IntEnum):
-    """Which changes of a level a request allows. Of downgrades, none of these features loses anything."""
+    """Which changes of a level a request allows. No downgrade of these features loses anything."""
 
     UPGRADE = 1
     SAFE_DOWNGRADE = 2

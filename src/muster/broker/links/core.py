@@ -2,8 +2,8 @@
 
 Requests go out in order, and are answered in order. The connection is made when it is needed, and begins with
 ApiVersions. A request is given up (its answer is None) with its connection, when its broker has not answered for
-`ANSWER_MS`, and at once while the last attempt to connect has just failed or too many others wait. Whether a request
-that was given up has been carried out is unknown; the sender decides whether to repeat it.
+`ANSWER_MS`, and immediately while the last attempt to connect has just failed or too many others wait. Whether a
+request that was given up has been carried out is unknown; the sender decides whether to repeat it.
 
 Every method returns a `LinkStep`, which the caller carries out.
 """
@@ -59,7 +59,7 @@ class LinkStep:
     close: bool = False
     answers: list[tuple[Done, Response | None]] = field(default_factory=list)
     trouble: str | None = None
-    """What is wrong with the other side, for the log."""
+    """What the other side did wrong, for the log."""
 
 
 class _LinkState(Enum):

@@ -54,7 +54,7 @@ class Links:
 
 
 class _Link:
-    """The connection to one broker, and those that come after it."""
+    """The connection to one broker, and its successors."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, node: Node, core: LinkCore) -> None:
         self._loop = loop
@@ -71,7 +71,7 @@ class _Link:
         self._carry_out(self._core.closed())
 
     def is_current(self, connection: _Connection) -> bool:
-        """Whether this is the connection that is used. News of an earlier one may come late."""
+        """Whether this is the connection in use. News of an earlier one may come late."""
         return self._connection is connection
 
     def made(self) -> None:

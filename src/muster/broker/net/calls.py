@@ -31,7 +31,8 @@ SMALL = 2_000
 _JOIN_BELOW = 4096
 """A buffer of at least this size is written separately, not joined with others."""
 _JOIN_PARTS = 256
-"""In an answer of more buffers the small ones are joined: many small objects take more memory than their bytes."""
+"""In an answer with more buffers than this, the small ones are joined: many small objects take more memory than their
+bytes."""
 _RESPONSE_HEADER = Struct(">ii")
 _FLEXIBLE_RESPONSE_HEADER = Struct(">iib")
 
@@ -84,7 +85,7 @@ class Api:
     flexible_from: int = field(init=False)
     """The first version whose answers have one."""
     has_records: bool = field(init=False)
-    """Whether its answers may hold views of the log, which are not copied."""
+    """Whether its answers may contain views of the log, which are not copied."""
 
     def __post_init__(self) -> None:
         self.counts = [0] * (self.last + 1)
@@ -189,7 +190,7 @@ class Call:
         """The whole answer to a request on the fast path: it only waits to be sent."""
         self.frame: list[Buffer] | None = None
         self.since = 0.0
-        """When its last bytes had come, by the connection's clock."""
+        """When its last bytes had arrived, by the connection's clock."""
         self.size = 0
         self.over = False
         """Whether an answer is no longer due: it was sent, or the connection has ended."""
@@ -208,7 +209,7 @@ class Call:
             self.answer = response
 
     def reply_ready(self, outcome: object) -> None:
-        """As `reply`, with the answer that is `ready`; an outcome that is a Response goes out in its place."""
+        """Like `reply`, with the answer that is `ready`; an outcome that is a Response goes out in its place."""
         if isinstance(outcome, Response):
             self.reply(outcome)
         elif not self.over:
@@ -244,7 +245,7 @@ def in_one_slice(response: Response) -> Sliced:
 
 
 def forgotten(calls: deque[Call], blocking: Call | None) -> Call | None:
-    """One of these parked calls to which only its connection refers: no code is left that could answer it. The
+    """One of these parked calls that only its connection refers to: no code is left that could answer it. The
     connection has two references to `blocking`."""
     for call in calls:
         if not call.over and sys.getrefcount(call) <= _HELD_BY_US + 2 * (call is blocking):
@@ -253,7 +254,7 @@ def forgotten(calls: deque[Call], blocking: Call | None) -> Call | None:
 
 
 def _held_by_us() -> int:
-    """The reference count that `forgotten` sees of a call to which only its connection refers."""
+    """The reference count that `forgotten` sees for a call that only its connection refers to."""
     seen = 0
     for call in deque([object()]):
         seen = sys.getrefcount(call)

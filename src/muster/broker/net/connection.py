@@ -26,11 +26,11 @@ READ_BYTES = 256 * 1024
 """The shared read buffer."""
 
 FIRST_BYTES = 4 * 1024
-"""How much is read after a large frame, as another is likely to follow: the rest of that one is then read to where it
-belongs, and need not be copied there from the shared buffer."""
+"""How much is read after a large frame, as another is likely to follow: the rest of that one is then read into its own
+memory, and need not be copied from the shared buffer."""
 
 WRITE_EVERY = 64
-"""When one event answers many connections: after this many, they are written to before the rest is answered."""
+"""When one event answers many connections: after this many, their answers are written before the rest are answered."""
 
 LARGE_WRITE = LARGE
 
@@ -55,7 +55,7 @@ class Shared:
             self._turn_is_due = True
             self._loop.call_soon(self._turn)
         self._woken.append(connection)
-        # A rebalance answers a thousand at once. Those that came first have something to do while the others wait.
+        # A rebalance answers a thousand together. The first clients can continue while the others wait.
         self._unwritten += 1
         if self._unwritten == WRITE_EVERY:
             self._unwritten = 0
@@ -102,8 +102,8 @@ class ServerConnection(asyncio.BufferedProtocol):
             core.peer = f"[{host}]:{address[1]}" if ":" in host else f"{host}:{address[1]}"
         if transport.get_extra_info("sslcontext") is None:
             self._plain = transport.get_extra_info("socket")
-        # The transport keeps the rest of one write, and says when it is gone. Later answers are kept here. With high=0
-        # asyncio's TLS would ask for a pause when it has nothing to write, and so never end the pause.
+        # The transport keeps the rest of one write, and reports when that is sent. Later answers are kept here. With
+        # high=0 asyncio's TLS would ask for a pause when it has nothing to write, and so never end the pause.
         transport.set_write_buffer_limits(high=1, low=0)
         if not self._shared.connections.admit(core):
             self._transport = None
@@ -218,7 +218,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _write_large(self, transport: asyncio.Transport) -> None:
         """Hand large parts to the system without a copy. When the system takes no more, or the transport must not be
-        bypassed, the transport is given one piece, and says when it is gone."""
+        bypassed, the transport is given one piece, and reports when that is sent."""
         core = self.core
         while core.out and not self._write_paused:
             if self._plain is not None and not transport.get_write_buffer_size():

@@ -1,11 +1,11 @@
 """The rules of one connection: bytes in, answers out, in order. No socket, no loop: the caller moves the bytes.
 
-The caller (connection.py on a socket, a test or a simulation without one) passes the bytes that have come to
+The caller (connection.py on a socket, a test or a simulation without one) passes the bytes that have arrived to
 `received`, writes the answers in `out`, and does what `reading` and `ending` say. `wake` asks it to call `resume` in
 the next turn of its loop. Time comes from the clock in `Service`, in seconds.
 
 All whole frames of one read are handled in one loop and answered with one write. A connection's answers leave in the
-order of its requests. A request that cannot be answered at once is parked, and its answer keeps its place in that
+order of its requests. A request that cannot be answered immediately is parked, and its answer keeps its place in that
 order:
 
 - a *blocking* request (a join, a fetch that waits for records, a request handled in slices) stops its own connection,
@@ -17,8 +17,8 @@ most SLICE_S, and until HIGH_WATER bytes of answers wait to be written. While th
 does not take them or because an earlier request is not answered yet, none of its frames is handled. So a peer that does
 not read has one answer waiting, and the records in it are views of the log until the socket takes them.
 
-Bytes that come while frames wait are kept, and then reading stops: at most one read is kept, besides the rest of the
-read before it. A frame that is larger than a connection may keep gets memory of its own (intake.py).
+Bytes that come while frames wait are kept, and then reading stops: at most one read is kept, plus the rest of the
+previous one. A frame that is larger than a connection may keep gets memory of its own (intake.py).
 
 Every request is answered, or the connection ends. Bytes that are not a request end it, with one line in the log. After
 the end no request is handled, and only answers that were ready before are written.
@@ -66,7 +66,7 @@ _LENGTH = Struct(">i")
 _HEADER = Struct(">hhih")
 _RESPONSE_HEADER = Struct(">ii")
 
-# Why no frame is handled, besides parked requests and answers that wait: bits of `_held_up`.
+# Why no frame is handled, apart from parked requests and waiting answers: bits of `_held_up`.
 _BY_PEER = 1  # the peer does not take its answers
 _BY_MEMORY = 2  # there is no room for more of a large frame
 _BY_REST = 4  # earlier frames wait for `resume`
@@ -136,7 +136,7 @@ class ConnectionCore:
         self.unread = 0
         """Bytes of memory in answers that the peer does not take (connections.py counts them)."""
         self.pending = b""
-        """Bytes that have come and were not handled yet."""
+        """Bytes that have arrived and are not handled yet."""
         self.woken = False
         """Whether `wake` was called since the last turn; the caller resets it when it begins one."""
         self._wake = wake
@@ -155,7 +155,7 @@ class ConnectionCore:
     # ------------------------------------------------------------------------------------- bytes in
 
     def received(self, view: memoryview) -> None:
-        """Bytes have come: handle their frames, or keep them if frames have to wait. The view may change later."""
+        """Bytes have arrived: handle their frames, or keep them if frames have to wait. The view may change later."""
         self.last_active = self._clock()
         if not (self._slots or self._held_up or self.out_bytes) or not self.stalled():
             self._guarded(self.pending + view if self.pending else view)
@@ -174,7 +174,7 @@ class ConnectionCore:
         return large.part(self.intake.room(self) or _LEAST_READ)
 
     def received_more(self, count: int) -> None:
-        """That many bytes have come into `large_buffer`."""
+        """That many bytes have arrived in `large_buffer`."""
         large = self.large
         assert large is not None
         large.let_go()
@@ -183,8 +183,8 @@ class ConnectionCore:
         self._more_of(large)
 
     def resume(self) -> bool:
-        """Handle the frames that had to wait, as far as they may be handled now. To be called in the turn of the loop
-        after `wake`, when the answers in `out` were written. Not needed while the connection reads and nothing is
+        """Handle the waiting frames that may be handled now. Called in the turn of the loop after
+        `wake`, when the answers in `out` have been written. Not needed while the connection reads and nothing is
         pending. Returns whether it handled something."""
         rest = self._held_up & _BY_REST
         self._held_up &= ~_BY_REST
@@ -200,7 +200,9 @@ class ConnectionCore:
             self._guarded(self.pending)
         if not self.stalled():
             self.reading = True
-        elif self.out_bytes >= HIGH_WATER and not self.reading:  # else no turn would bring `resume`, to end `_BY_REST`
+        elif (
+            self.out_bytes >= HIGH_WATER and not self.reading
+        ):  # otherwise no turn would call `resume`, to end `_BY_REST`
             self._next_turn()  # when it is written
         return True
 
@@ -269,12 +271,12 @@ class ConnectionCore:
         self.pending = data[position:]
 
     def _begin_large(self, start: bytes | memoryview, length: int) -> None:
-        """The first bytes of a large frame have come: read the rest into memory of its own."""
+        """The first bytes of a large frame have arrived: read the rest into memory of its own."""
         self.large = self.intake.begin(self, length, start)
         self._more_of(self.large)
 
     def _more_of(self, large: LargeFrame) -> None:
-        """Handle a large frame if it is complete; else check whether there is room to read on."""
+        """Handle a large frame if it is complete; otherwise check whether there is room to read on."""
         if large.filled < large.length:
             if not self.intake.room(self):
                 self._held_up |= _BY_MEMORY
@@ -297,7 +299,7 @@ class ConnectionCore:
             self._handle(large.view())
         except Exception as error:
             self._failed(error)
-        if self._handled is not None:  # else its request is parked, or read in slices
+        if self._handled is not None:  # otherwise its request is parked, or read in slices
             self._handled = None
             self.intake.done(large)
 
@@ -422,7 +424,7 @@ class ConnectionCore:
         """Decode a large request and handle it."""
         api = call.api
         request = yield from codec.decode_sliced(api.request, call.version, frame, position, api.most_elements)
-        frame = b""  # the handler may take long, and has no use for the bytes
+        frame = b""  # the handler may take long, and does not need the bytes
         response = api.handle(request, call)
         if response is None or isinstance(response, Response):
             return response
@@ -510,7 +512,7 @@ class ConnectionCore:
         self._held_up |= _BY_PEER
 
     def resume_writing(self) -> None:
-        """It has taken all."""
+        """The peer has taken all of it."""
         self._held_up &= ~_BY_PEER
         self.last_active = self._clock()
         self._wake_once()
@@ -533,7 +535,7 @@ class ConnectionCore:
         self._end(CloseReason(CloseMode.DRAINED))
 
     def abort(self) -> None:
-        """End at once, even if an orderly end has begun."""
+        """End immediately, even if an orderly end has begun."""
         self._end(CloseReason(CloseMode.AT_ONCE))
 
     def close_if_forgotten(self) -> None:

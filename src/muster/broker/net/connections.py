@@ -66,7 +66,7 @@ class Connections:
         self.count_unread(connection, 0)
 
     def count_unread(self, connection: ConnectionCore, size: int) -> None:
-        """Take note of the bytes that a peer has not taken; if all together are too many, the slowest must end."""
+        """Note the bytes that a peer has not taken; if the total is too large, the slowest connection must end."""
         self.unread_bytes += size - connection.unread
         if size < connection.unread or not size:
             self._unread.pop(connection, None)
@@ -86,7 +86,7 @@ class Connections:
         return list(self._unread)
 
     def close_forgotten(self) -> None:
-        """End the connections with a request that no code is left to answer."""
+        """End the connections that have a request which no code can answer any longer."""
         for connection in self:
             connection.close_if_forgotten()
 

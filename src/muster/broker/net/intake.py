@@ -1,9 +1,10 @@
-"""Memory for large frames while they come in and are handled: as much as their bytes, with a bound for all together.
+"""Memory for large frames while they arrive and are handled: as much as their bytes, with a limit for all of them
+together.
 
 An announced frame costs nothing; the system provides its pages only when bytes arrive in them. When all large frames
-together have reached the bound, only the frame that began first is read on, so that one frame can always be finished.
-While other frames wait for room, a frame that stalls is given up: half a frame cannot make others wait for longer than
-STALLED_S, twice at most.
+together have reached the bound, only the frame that began first is read further, so that one frame can always be
+finished. While other frames wait for room, a frame that stalls is given up: half a frame cannot make others wait for
+longer than STALLED_S, or twice that at most.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ CHUNK = 1024 * 1024
 
 STALLED_S = 0.5
 SLOWEST = 128 * 1024
-"""Bytes that a large frame must bring in STALLED_S while others wait for its memory."""
+"""Bytes that must arrive for a large frame within STALLED_S while others wait for its memory."""
 
 POOL_BYTES = 2 * 1024 * 1024
 """A frame of up to this size reuses memory of an earlier one, if there is any: the system need not provide pages."""
@@ -76,7 +77,7 @@ class LargeFrame:
         return self._given
 
     def let_go(self) -> None:
-        """The bytes of `part` have come. asyncio keeps its view, and so all of the memory, while it reports them."""
+        """The bytes of `part` have arrived. asyncio keeps its view, and so all of the memory, while it reports them."""
         if self._given is not None:
             # Another loop may hold the buffer itself until this call returns: then the memory is not reused.
             with contextlib.suppress(BufferError):
@@ -103,7 +104,7 @@ class Intake:
         self._watch: Timer | None = None
 
     def begin(self, receiver: Receiver, length: int, start: Buffer) -> LargeFrame:
-        """Begin a frame, of which the first bytes have come."""
+        """Begin a frame whose first bytes have arrived."""
         pooled = length <= POOL_BYTES
         memory = self._pool.pop() if pooled and self._pool else mmap.mmap(-1, POOL_BYTES if pooled else length)
         frame = LargeFrame(memory, length)
@@ -126,7 +127,7 @@ class Intake:
         return min(left, CHUNK)
 
     def received(self, frame: LargeFrame, count: int) -> None:
-        """More of a frame has come."""
+        """More of a frame has arrived."""
         frame.filled += count
         self.bytes += count
 

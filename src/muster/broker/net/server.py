@@ -24,7 +24,7 @@ from muster.broker.net.sockets import Sockets, SocketTransport
 ACCEPT_AT_ONCE = 100
 ACCEPT_AGAIN_S = 0.5
 LOOK_S = 5.0
-"""Seconds between two searches for requests that no code is left to answer."""
+"""Seconds between two searches for requests that no code can answer any longer."""
 
 _KEPT_BACK = 64
 """Descriptors reserved for the logs; at most a quarter of all."""
@@ -73,7 +73,7 @@ class Server:
     # ------------------------------------------------------------------------------------- the port
 
     async def bind(self, host: str, port: int, apis: dict[int, Api] | None = None) -> int:
-        """Open a port; connections wait until `accept`. Returns the port. With `apis`, these serve it and no others. If
+        """Open a port; connections wait until `accept`. Returns the port. With `apis`, only these serve it. If
         it cannot be opened, nothing is left open."""
         self._keep_descriptors_back()
         shared = self.shared

@@ -3,7 +3,7 @@
 A request's work is a generator that yields after each batch. Batches are taken from the topics in rotation, and within
 a topic from its requests: so a request waits for at most one batch of each other topic, however many clients write to
 those topics. A connection has at most one request here, because it waits for the answer.
-When a connection has ended, its work is dropped, or abandoned work would pile up. The exception is a request that
+When a connection has ended, its work is dropped, as abandoned work would pile up. The exception is a request that
 expects no answer (acks=0): up to MAX_ORPHANED of those are done to their end.
 """
 
@@ -72,7 +72,7 @@ class SideThread:
         self._run_next()
 
     def stop(self) -> None:
-        """End after the current piece; the rest is dropped, and no callback is called."""
+        """Stop after the current piece; the rest is dropped, and no callback is called."""
         self._stopped = True
         self._waiting.clear()
         self._thread.shutdown(wait=False, cancel_futures=True)

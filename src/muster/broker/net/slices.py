@@ -55,7 +55,7 @@ class Slices:
             self._drop_all()
 
     def stop(self) -> None:
-        """Drop all work, begun or not, now and later: the logs that it works on are being closed."""
+        """Drop all work, begun or not, and any that comes later: the logs that it works on are being closed."""
         self._stopped = True
         self._drop_all()
 

@@ -104,13 +104,13 @@ class SocketTransport(asyncio.Transport):
 
     def ready(self, events: int) -> None:
         """The socket can be read or written, or has failed, which reading or writing it will show."""
-        if events & ~WRITE and self.events & READ:  # else another, earlier in this turn, has paused or closed it
+        if events & ~WRITE and self.events & READ:  # otherwise another, earlier in this turn, has paused or closed it
             self.read_ready()
         if events & ~READ and self.events & WRITE:
             self._write_ready()
 
     def read_ready(self) -> None:
-        """Bytes have come, or the end."""
+        """Bytes have arrived, or the end."""
         protocol = self._protocol
         try:
             count = self._socket.recv_into(protocol.get_buffer(-1))
@@ -149,7 +149,7 @@ class SocketTransport(asyncio.Transport):
             self._gone(None)
 
     def _fail(self, error: Exception) -> None:
-        """The protocol has raised: its connection ends, the others continue."""
+        """The protocol raised an exception: its connection ends, the others continue."""
         message = "a connection could not be served"
         self._sockets.loop.call_exception_handler({"message": message, "exception": error, "transport": self})
         self._lose(error)

@@ -19,7 +19,7 @@ DUE = 4
 """Collections of the middle generation, of 77,000 new objects each, before a full one."""
 
 REST = 200
-"""After a full collection the next one waits this many times as long as it took: half a percent of the time."""
+"""After a full collection, the next one is due after this many times its duration: half a percent of the time."""
 
 _NEVER = 2**31 - 1
 

@@ -99,7 +99,7 @@ def of_logs(logs: Sequence[PartitionLog], former: Traffic, late_before_ms: int) 
     start = gauge("kafka_log_log_logstartoffset", f"The first readable offset, {text}")
     end = gauge("kafka_log_log_logendoffset", f"The offset of the next record, {text}")
     unstable = gauge(
-        "kafka_cluster_partition_laststableoffsetlag", f"Records that readers of committed ones wait for, {text}"
+        "kafka_cluster_partition_laststableoffsetlag", f"Records that read_committed consumers wait for, {text}"
     )
     in_transactions = gauge("muster_log_open_transactions", "Open transactions of each partition that has some.")
     late = 0
@@ -173,10 +173,10 @@ def of_transactions(states: Mapping[str, int], unmarked: int, refused: int, time
     return [
         by_state,
         counter("muster_transactions_timed_out_total", "Transactions aborted by their timeout.").add(timed_out),
-        gauge("muster_transaction_markers_outstanding", "Markers of decided transactions still to be written.").add(
+        gauge("muster_transaction_markers_outstanding", "Markers of decided transactions, not written yet.").add(
             unmarked
         ),
-        gauge("muster_transaction_markers_refused", "Those among them that a partition refuses for good.").add(refused),
+        gauge("muster_transaction_markers_refused", "Those of them that a partition permanently refuses.").add(refused),
     ]
 
 

@@ -95,11 +95,11 @@ class TopicToCreate(NamedTuple):
     partitions: int
     settings: dict[str, str]
     topic_id: bytes | None = None
-    """Given by a cluster; a standalone broker generates one."""
+    """Assigned by a cluster; a standalone broker generates one."""
 
 
 class Topics:
-    """Topics, by name and by id, with most of what a coordinator asks of them (`TopicResolver`)."""
+    """Topics, by name and by id, with most of what a coordinator needs to know about them (`TopicResolver`)."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, Topic] = {}
@@ -262,7 +262,7 @@ class TopicCatalogue(Topics):
         return self._deleting.get(name)
 
     def deleted(self, topic: Topic) -> None:
-        """The topic's folders are removed. The file forgets the topic when it is written next."""
+        """The topic's folders are removed. The topic disappears from the file at the next write."""
         self._deleting.pop(topic.name, None)
 
     def _put(self, topic: Topic) -> None:

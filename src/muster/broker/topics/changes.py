@@ -66,7 +66,7 @@ class EventsTopic(Protocol):
     """Writes events of groups to a topic (event_topic.py)."""
 
     def ensure(self) -> None:
-        """Create the topic if need be."""
+        """Create the topic if needed."""
 
 
 class PartitionIncrease(NamedTuple):
@@ -119,7 +119,7 @@ class TopicChanges:
         self._partitions = partitions
         self._fetches = fetches
         self._clean_ups: dict[str, Generator[None, None, None]] = {}
-        """Removals under way of what is left of deleted topics, by the topics' names."""
+        """Removals in progress of the remains of deleted topics, by the topics' names."""
 
     def open_all(self) -> None:
         """At the start: finish the deletions that a crash interrupted, and open every topic's partitions."""
@@ -167,7 +167,7 @@ class TopicChanges:
         self.groups.topics_changed([topic.name for topic, _ in new])
 
     def listing(self, wanted: Sequence[TopicToCreate]) -> list[Topic]:
-        """Add topics to the catalogue, all or none, after removing what is left of former ones with the same names.
+        """Add topics to the catalogue, all or none, after removing the remains of former ones with the same names.
         Raises OSError if that cannot be done."""
         at_once(self.cleaning_up(new.name for new in wanted))
         for new in wanted:
@@ -191,7 +191,7 @@ class TopicChanges:
         names = list(names)
         yield from self.cleaning_up(names)
         partitions = self._config.integer("num.partitions")
-        wanted: dict[str, TopicToCreate] = {}  # by what would collide: metrics know no difference between '.' and '_'
+        wanted: dict[str, TopicToCreate] = {}  # by the name that would collide: in metrics '.' and '_' are the same
         for name in names:
             if name in (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, GROUP_EVENTS_TOPIC):
                 self._ensure(name)
@@ -229,8 +229,8 @@ class TopicChanges:
         the topics are gone, also after a crash. The rest is removed bit by bit, but before a topic of the same name can
         be created. Raises OSError if the catalogue could not be written: all topics still exist.
 
-        With the topic of the groups all groups go at once. Their members are sent away, and find the coordinator again
-        once the topic is created again.
+        When the topic of the groups is deleted, all groups are removed immediately. Their members get errors, and find
+        the coordinator again once the topic is recreated.
         """
         self._topics.delete_all(topics)
         for topic in topics:
@@ -246,7 +246,7 @@ class TopicChanges:
         yield from self.cleaning_up(topic.name for topic in topics)
 
     def cleaning_up(self, names: Iterable[str]) -> Generator[None, None, None]:
-        """Continue removing what is left of deleted topics with these names, a slice at a time. Several requests may do
+        """Continue removing the remains of deleted topics with these names, a slice at a time. Several requests may do
         so in turn: each continues where the previous one stopped."""
         for clean_up in dict.fromkeys(self._clean_ups[name] for name in names if name in self._clean_ups):
             yield from clean_up

@@ -2,7 +2,7 @@
 
 The file's bytes are written, so that the disk has allocated them, and are random, as a file system that compresses
 would allocate nothing for zeros. A deletion that finds the disk full removes the file and tries once more. The next
-housekeeping or start creates the file again, if there is space by then.
+housekeeping or start creates the file again, if there is space again.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class DiskReserve:
                 put_whole(self._files, self._path, os.urandom(SIZE), sync=False)
 
     def released_for(self, deletion: Callable[[], None]) -> bool:
-        """Take the first step of a deletion, on a full disk with the reserve's space. Returns whether that was needed.
-        Raises OSError."""
+        """Take the first step of a deletion, on a full disk with the reserve's space. Returns whether the reserve was
+        needed. Raises OSError."""
         try:
             deletion()
         except OSError as error:

@@ -105,7 +105,7 @@ class Durability:
         self._settle()
 
     def wait(self, what: Sequence[Waiting], done: Callable[[], None]) -> None:
-        """Call `done` when every wait in `what` is over."""
+        """Call `done` when every wait in `what` has ended."""
         self._waiting.append((what, done))
         self._wanted.set()
 
@@ -147,7 +147,7 @@ class Durability:
             except OSError:
                 pass  # the disk is full: housekeeping reports it
             except Exception:
-                log.exception("new logs could not be noted")
+                log.exception("new logs could not be added to the checkpoints")
             await asyncio.sleep(INTERVAL_S)
 
     def _report_failures(self, flushed: FlushResult, loop: asyncio.AbstractEventLoop) -> None:

@@ -64,7 +64,7 @@ class HeldFetchSession:
     last_used: int
     partitions: dict[Key, FetchedPartition] = field(default_factory=dict)
     counted: int = 0
-    """How many of its partitions are included in the count over all sessions."""
+    """How many of its partitions are included in the count for all sessions."""
 
 
 @dataclass(slots=True)

@@ -36,7 +36,8 @@ _COORDINATORS_TOPICS = (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC)
 class ParkedFetch:
     """A fetch that waits for `missing` more bytes, or for its timeout.
 
-    It keeps the keys of its partitions. A fetch of more than MANY does not; it is asked whether it waits for one.
+    It keeps the keys of its partitions. A fetch of more than MANY partitions does not; it is asked whether it waits for
+    a given one.
     """
 
     __slots__ = (
@@ -87,7 +88,7 @@ class ParkedFetch:
 
     @property
     def partitions_kept(self) -> int:
-        """Partitions that only this fetch keeps in memory; those of a session are counted there."""
+        """Partitions that only this fetch keeps in memory; a session counts its own."""
         return len(self._plan.partitions) if self.is_large and self._plan.session is None else 0
 
     def waits_for(self, topic: str, partition: int) -> bool:

@@ -58,7 +58,8 @@ class LogReader:
         return self._partitions.get(name, partition.requested.partition) if name is not None else None
 
     def read(self, plan: FetchPlan, request: FetchRequest) -> Generator[None, None, tuple[list[Result], int, bool]]:
-        """The records that each partition has now, their bytes in all, and whether the answer has to go out at once.
+        """The records that each partition has now, their bytes in all, and whether the answer has to go out
+        immediately.
 
         A failed partition is reported immediately. But as in Kafka, a nonexistent one does not end the wait for the
         others: otherwise a consumer of a deleted topic would fetch in a busy loop.
@@ -137,13 +138,13 @@ class LogReader:
             isolation_level=isolation_level,
         )
         if limit < 0 and found.data:
-            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)  # Kafka finds out as it reads
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)  # Kafka notices this when it reads
         data.high_watermark = found.high_watermark
         data.last_stable_offset = found.last_stable_offset
         data.log_start_offset = found.log_start_offset
         if found.aborted:
             data.aborted_transactions = [AbortedTransaction(*one) for one in found.aborted]
-        # A message's records are typed as bytes in memory; to be sent, their place in a file will do.
+        # A message's records are typed as bytes in memory; for sending, their place in a file is enough.
         data.records = found.file_range or found.data  # type: ignore[assignment]
         size = len(found.data)
         log.traffic.bytes_out += size

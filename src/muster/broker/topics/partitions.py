@@ -35,7 +35,7 @@ class Partitions:
         self._store = store
         self._open: dict[str, dict[int, PartitionLog]] = {}
         self.former = Traffic()
-        """The traffic of logs that this broker no longer leads."""
+        """The traffic of partitions that this broker no longer leads."""
         self.is_doubtful: Callable[[], bool] | None = None
         """Whether another process may have taken this broker's place; None for a standalone broker."""
 
@@ -59,7 +59,7 @@ class Partitions:
 
     def is_offline(self, topic: str, index: int) -> bool:
         """Whether a partition is kept here and cannot be opened."""
-        offline = self._store.offline  # asked about every partition in an answer of Metadata: nearly always empty
+        offline = self._store.offline  # checked for every partition in a Metadata response: nearly always empty
         return bool(offline) and TopicPartition(topic, index) in offline
 
     @property
@@ -69,12 +69,12 @@ class Partitions:
         return frozenset((uuid_text(topic.topic_id), index) for topic, index in found if topic is not None)
 
     def take_offline(self, topic: Topic, index: int, error: OSError) -> None:
-        """A partition cannot be led here: do not touch it from now on."""
+        """A partition cannot be led here: leave it alone from now on."""
         self._store.take_offline(TopicPartition(topic.name, index), error)
 
     def persist_log_starts(self, cut: Iterable[PartitionLog]) -> None:
-        """Make durable where logs begin from which records were deleted; for a thread. On a full disk the records go at
-        once, not with the next housekeeping. Raises OSError."""
+        """Make the new start offsets durable after records were deleted; runs in a thread. On a full disk the records
+        are removed immediately, not with the next housekeeping. Raises OSError."""
         if self._topics.reserve.released_for(self._store.write_checkpoints):
             for log in cut:
                 log.enforce_retention(wall_clock_ms())
@@ -85,7 +85,7 @@ class Partitions:
         return [log for name in sorted(self._open) for _, log in sorted(self._open[name].items())]
 
     def make_room(self, wanted: Iterable[TopicPartition]) -> None:
-        """Set aside folders that are in the way of partitions to be created. Raises OSError if it cannot be done."""
+        """Set aside folders whose names new partitions need. Raises OSError if it cannot be done."""
         self._store.make_room(wanted)
 
     def opening(self, topic: Topic, first: int = 0) -> Generator[None, None, None]:
@@ -131,7 +131,7 @@ class Partitions:
         return self._store.has_aside(TopicPartition(topic.name, index), topic.topic_id)
 
     def open_aside(self, topic: Topic, index: int) -> PartitionLog:
-        """Open a partition that was set aside, for `put_back`; for a thread. Raises OSError."""
+        """Open a partition that was set aside, for `put_back`; runs in a thread. Raises OSError."""
         config = log_config(topic.settings, self._config)
         return self._store.open_aside(TopicPartition(topic.name, index), topic.topic_id, config, wall_clock_ms())
 
@@ -144,7 +144,7 @@ class Partitions:
         self._store.delete_aside(topic_ids)
 
     def configure(self, topic: Topic) -> None:
-        """A topic's settings have changed: apply them to its logs, unless another topic has its name by now."""
+        """A topic's settings have changed: apply them to its logs, unless another topic has taken its name."""
         if not self.is_current(topic):
             return
         config = log_config(topic.settings, self._config)

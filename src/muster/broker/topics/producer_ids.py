@@ -6,7 +6,7 @@ three things keep ids apart, each where the others fail:
   so a crash can only lose ids, as it does in Kafka;
 - ids follow the time of day, as those of a cluster do (`reserve_producer_ids`): a file that was deleted, cut short or
   replaced by an older copy costs nothing;
-- the logs' own producers, should the clock have been set back as well.
+- the logs' own producers, in case the clock has been set back as well.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ProducerIds:
         self._next = self._reserved = max(reserved or 0, now() * BLOCK)
 
     def pass_over(self, used: Iterable[int]) -> None:
-        """Give out none of these ids, which logs know, and none before them. Called once, before the first `take`."""
+        """Never assign these ids, which appear in logs, nor lower ones. Called once, before the first `take`."""
         highest = max((producer_id for producer_id in used if producer_id < MOST_BELIEVED), default=-1)
         if highest >= self._reserved:
             self._next = self._reserved = highest + 1 + BLOCK  # a block, for ids that no log has seen yet
@@ -80,7 +80,7 @@ def _encode(reserved: int) -> bytes:
 
 
 def _decode(kept: bytes) -> int | None:
-    """The number in the file, None if it is not as it was written."""
+    """The number in the file, None if the file is damaged."""
     if _BARE.fullmatch(kept):
         return int(kept)
     found = _KEPT.fullmatch(kept)

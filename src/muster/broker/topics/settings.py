@@ -14,7 +14,7 @@ from muster.errors import ConfigError
 
 S, K = Setting, SettingType
 _SETTINGS = (
-    S("cleanup.policy", K.LIST, "delete", "How old records are removed: `delete`, `compact` or both.",
+    S("cleanup.policy", K.LIST, "delete", "What to do with old records: `delete`, `compact` or both.",
       choices=CLEANUP_POLICIES, synonym="log.cleanup.policy"),
     S("compression.gzip.level", K.INT, -1, "Level of gzip; -1 is gzip's default.", 1, 9, apart=-1,
       synonym="compression.gzip.level"),
@@ -35,7 +35,7 @@ _SETTINGS = (
     S("leader.replication.throttled.replicas", K.LIST, "", "Replicas with throttled replication (unused)."),
     S("local.retention.bytes", K.LONG, -2, "Tiered storage, which is off.", -2, synonym="log.local.retention.bytes"),
     S("local.retention.ms", K.LONG, -2, "Tiered storage, which is off.", -2, synonym="log.local.retention.ms"),
-    S("max.compaction.lag.ms", K.LONG, LONG_MAX, "How long a record stays uncompacted at most.", 1,
+    S("max.compaction.lag.ms", K.LONG, LONG_MAX, "Maximum time that a record stays uncompacted.", 1,
       synonym="log.cleaner.max.compaction.lag.ms"),
     S("max.message.bytes", K.INT, 1_048_588, "The largest record batch, as compressed by the producer.", 0,
       synonym="message.max.bytes"),
@@ -48,7 +48,7 @@ _SETTINGS = (
       choices=TIMESTAMP_TYPES, synonym="log.message.timestamp.type"),
     S("min.cleanable.dirty.ratio", K.DOUBLE, 0.5, "Share of the log that must be dirty to be compacted.", 0, 1,
       synonym="log.cleaner.min.cleanable.ratio"),
-    S("min.compaction.lag.ms", K.LONG, 0, "How long a record stays uncompacted at least.", 0,
+    S("min.compaction.lag.ms", K.LONG, 0, "Minimum time that a record stays uncompacted.", 0,
       synonym="log.cleaner.min.compaction.lag.ms"),
     S("min.insync.replicas", K.INT, 1, "Replicas that must have a record before acks=all is acknowledged (unused).", 1,
       synonym="min.insync.replicas"),
@@ -56,9 +56,9 @@ _SETTINGS = (
     S("remote.log.copy.disable", K.BOOLEAN, False, "Tiered storage, which is off."),
     S("remote.log.delete.on.disable", K.BOOLEAN, False, "Tiered storage, which is off."),
     S("remote.storage.enable", K.BOOLEAN, False, "Tiered storage, which is off."),
-    S("retention.bytes", K.LONG, -1, "Bytes a partition keeps at most; -1 means unlimited.", -1,
+    S("retention.bytes", K.LONG, -1, "Maximum size of a partition; -1 means unlimited.", -1,
       synonym="log.retention.bytes"),
-    S("retention.ms", K.LONG, 604_800_000, "How long a record is kept at least; -1 means forever.", -1,
+    S("retention.ms", K.LONG, 604_800_000, "Minimum time to keep a record; -1 means forever.", -1,
       synonym="log.retention.ms"),
     S("segment.bytes", K.INT, 1_073_741_824, "Size at which a segment file is closed.", 1_048_576, INT_MAX,
       synonym="log.segment.bytes"),
@@ -93,7 +93,7 @@ class AlterOperation(IntEnum):
 
 
 class Change(NamedTuple):
-    """One operation; a value is there except with DELETE."""
+    """One operation; it has a value unless it is DELETE."""
 
     name: str
     operation: AlterOperation
@@ -140,7 +140,7 @@ def apply(
 def joined(text: str, operation: AlterOperation, value: str) -> str:
     """A list after APPEND or SUBTRACT."""
     words = split_list(text)
-    # As Java splits: an empty text is one empty word, and empty words at the end are left out.
+    # Splits as Java does: empty text is one empty word, and trailing empty words are left out.
     given = [word.strip() for word in value.rstrip(",").split(",")] if value.strip(",") or not value else []
     if operation is AlterOperation.APPEND:
         return ",".join(dict.fromkeys([*words, *given]))
@@ -148,7 +148,7 @@ def joined(text: str, operation: AlterOperation, value: str) -> str:
 
 
 def check(given: Iterable[tuple[str, str | None]]) -> dict[str, str]:
-    """The settings that a client gives for a topic, checked. The last value of a name wins.
+    """The settings that a client passes for a topic, checked. The last value of a name wins.
 
     Raises:
         ConfigError: an unknown name or a wrong value, in Kafka's words.
@@ -189,9 +189,9 @@ class Effective(NamedTuple):
 
 
 def effective(name: str, topic: Mapping[str, str], broker: BrokerConfig) -> Effective:
-    """The value of a topic's setting: its own, else the broker's, else the default.
+    """The value of a topic's setting: its own, otherwise the broker's, otherwise the default.
 
-    A stored value may be invalid by now: the range has changed, or it was written into ZooKeeper. That must not keep
+    A stored value may have become invalid: the range has changed, or it was written into ZooKeeper. That must not keep
     the broker from starting: it counts as not set, and `unusable` reports it.
     """
     setting = SETTINGS[name]

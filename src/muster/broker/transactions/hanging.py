@@ -3,13 +3,14 @@
 A power failure may leave one behind where not every write was synced: the record of the coordinator is lost, the
 partition's records are not. Its readers of committed records would wait forever. So whenever a broker begins to lead
 partitions, or a coordinator does, the broker asks all coordinators about the transactions that are open in its
-partitions, and aborts those that none has.
+partitions, and aborts those that no coordinator has.
 
 A coordinator has a transaction until its last marker is written. So one that was open before the coordinators were
-asked, that none of them had, and that is still open afterwards is not of theirs. Nor is one of a later epoch than its
-coordinator's, which has lost that epoch: its marker for the partition would be refused. What they do not have must be
-certain, though: each slot of `__transaction_state` must have been served while its coordinator was asked. It is asked
-for an id of each of its slots before and after, which it answers only for slots that it serves (`_Survey`).
+asked, that none of them had, and that is still open afterwards does not belong to them. Nor is one of a later epoch
+than its coordinator's, which has lost that epoch: its marker for the partition would be refused. It must be certain
+that they do not have it, though: each slot of `__transaction_state` must have been served while its coordinator was
+asked. It is asked for an id of each of its slots before and after, which it answers only for slots that it serves
+(`_Survey`).
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def ids_of_producers(response: ListTransactionsResponse) -> dict[str, int] | Non
 
 
 def owned(response: DescribeTransactionsResponse, producers: Mapping[str, int]) -> Owned:
-    """What these transactional ids have, with their producer ids."""
+    """The transactions of these transactional ids, with their producer ids."""
     return {
         (producers[state.transactional_id], TopicPartition(topic.topic, partition)): state.producer_epoch
         for state in response.transaction_states
@@ -191,7 +192,7 @@ class HangingTransactions:
 
 
 class _Survey:
-    """What one coordinator has of some producers."""
+    """The transactions of some producers that one coordinator has."""
 
     def __init__(
         self,

@@ -38,7 +38,7 @@ class MarkerRoutes:
 
     def write(self, marker: TxnMarker, partitions: Iterable[TopicPartition], done: Callable[[Errors], None]) -> None:
         """Write a marker into partitions. `done` is called for each broker, with an error for each partition: once that
-        is durable, or cannot be written now. A partition that was deleted needs none."""
+        is durable, or cannot be written now. A deleted partition needs no marker."""
         by_node: dict[Node | None, list[TopicPartition]] = {}
         for where in partitions:
             by_node.setdefault(self._locator.leader(where), []).append(where)

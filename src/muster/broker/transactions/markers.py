@@ -74,7 +74,7 @@ class MarkerWriter:
             yield
 
     def write(self, marker: TxnMarker, where: TopicPartition, done: Done) -> None:
-        """Write a marker; `done` is called once it is durable, or with the reason why not. Offsets of groups that were
+        """Write a marker; `done` is called once it is durable, or with the error. Offsets of groups that were
         part of the transaction are committed, or dropped, before that (KAFKA-17507)."""
         if where.topic == GROUP_METADATA_TOPIC:
             self._write_for_groups(marker, where, done)

@@ -33,7 +33,7 @@ class PartitionLocator:
         return self.is_slot(where) or 0 <= where.partition < self._topics.partition_count(where.topic)
 
     def is_gone(self, where: TopicPartition) -> bool:
-        """Whether it was deleted, for certain: this broker may not have heard yet of one that exists."""
+        """Whether it was certainly deleted: this broker may not know yet about one that exists."""
         return not self.is_known(where) and not self._cluster.may_have_topic(where.topic)
 
     def coordinators(self) -> dict[Node, list[int]] | None:

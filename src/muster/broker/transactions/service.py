@@ -88,12 +88,12 @@ class TransactionService(ShardsOnLoop):
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) from None
 
     def start(self) -> None:
-        """As `ShardsOnLoop.start`."""
+        """See `ShardsOnLoop.start`."""
         super().start()
         self._hanging.check_soon()
 
     def stop(self) -> None:
-        """As `ShardsOnLoop.stop`."""
+        """See `ShardsOnLoop.stop`."""
         self._hanging.stop()
         self._links.close()
         super().stop()
@@ -105,7 +105,7 @@ class TransactionService(ShardsOnLoop):
     # ------------------------------------------------------------------------------------- slots, topics
 
     def leave(self) -> None:
-        """As `ShardsOnLoop.leave`."""
+        """See `ShardsOnLoop.leave`."""
         super().leave()
         self._hanging.check_soon()
 
@@ -116,12 +116,12 @@ class TransactionService(ShardsOnLoop):
         self._hanging.coordinators_changed()
 
     def leads(self, topic: Topic, index: int, epoch: int) -> None:
-        """As `Coordination.leads`."""
+        """See `Coordination.leads`."""
         self._coordination.leads(topic, index, epoch)
         self._hanging.check_soon()
 
     def resigns(self, name: str, index: int, epoch: int) -> None:
-        """As `Coordination.resigns`."""
+        """See `Coordination.resigns`."""
         self._coordination.resigns(name, index, epoch)
 
     # ------------------------------------------------------------------------------------- after a crash
@@ -140,7 +140,7 @@ class TransactionService(ShardsOnLoop):
     def _write_abort(self, marker: TxnMarker, where: TopicPartition) -> None:
         def done(errors: list[ErrorCode]) -> None:
             [error] = errors
-            if error is ErrorCode.NOT_LEADER_OR_FOLLOWER:  # its groups are still loading
+            if error is ErrorCode.NOT_LEADER_OR_FOLLOWER:  # its groups are still being loaded
                 self._loop.call_later(ABORT_AGAIN_S, self._write_abort, marker, where)
             elif error is not ErrorCode.NONE:
                 log.error("the transaction of producer %d in %s: %s", marker.producer_id, where, error.name)

@@ -98,8 +98,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_brokers(admin: Admin, arguments: argparse.Namespace) -> None:
-    """Fail immediately if a broker is not in the cluster: only a broker itself knows its settings, and the client would
-    wait for its timeout."""
+    """Fail immediately if a broker is not in the cluster: only the broker itself knows its settings, and the client
+    would wait until its timeout."""
     if arguments.kind == "brokers" and arguments.names:
         present = {str(node.node_id) for node in admin.describe_cluster().nodes}
         for name in arguments.names:

@@ -104,10 +104,11 @@ def _within(offset: int, place: TopicPartition, offsets: PartitionOffsets) -> tu
 
 
 def named_partitions(texts: Iterable[str], option: str = "--topic") -> dict[str, list[int] | None]:
-    """`TOPIC` or `TOPIC:0,1` as partitions by topic; None means all. A topic that is named twice gets both sets.
+    """`TOPIC` or `TOPIC:0,1` as partitions by topic; None means all. A topic that is named twice gets the partitions of
+    both.
 
     Raises:
-        ConfigError: a text has neither form.
+        ConfigError: the text has neither form.
     """
     found: dict[str, list[int] | None] = {}
     for text in texts:

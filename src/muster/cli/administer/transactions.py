@@ -1,4 +1,4 @@
-"""`muster transactions`: transactional ids, producers, and the end of transactions that hang, in the columns of
+"""`muster transactions`: transactional ids, producers, and ending transactions that hang, in the columns of
 `kafka-transactions.sh`."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""`muster doctor`: why groups rebalanced, what it costs and what to change, from what the cluster keeps anyway."""
+"""`muster doctor`: why groups rebalanced, what it costs and what to change, from records that the cluster keeps
+anyway."""
 
 from __future__ import annotations
 

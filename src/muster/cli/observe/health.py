@@ -48,7 +48,7 @@ class Health:
 def judge(
     reached: Mapping[int, KafkaError | None], topics: Iterable[TopicDescription], coordinator: KafkaError | str | None
 ) -> Health:
-    """The rules. `coordinator` is the error, None if one is available, or a text if it was not checked."""
+    """The rules. `coordinator` is the error, None if one is available, or text if it was not checked."""
     found = Health(sorted(reached))
     away = {broker for broker, error in reached.items() if error is not None}
     for topic in topics:
@@ -86,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the result; returns 0 if the cluster is healthy, else 1."""
+    """Print the result; returns 0 if the cluster is healthy, otherwise 1."""
     try:
         with open_admin(arguments) as admin:
             found = _examine(admin)

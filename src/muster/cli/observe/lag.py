@@ -156,7 +156,7 @@ class _Readings:
 
 
 class LagExporter:
-    """The last reading as pages. Another thread than the pages' does the readings."""
+    """The last reading as pages. The readings run in a different thread from the pages."""
 
     def __init__(self, watch: LagWatch, interval_ms: int) -> None:
         self._watch = watch

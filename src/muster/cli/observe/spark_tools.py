@@ -1,4 +1,4 @@
-"""What commands need of Spark, imported only when a command needs it."""
+"""What commands need from Spark, imported only when a command needs it."""
 
 from __future__ import annotations
 

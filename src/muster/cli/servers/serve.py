@@ -60,7 +60,7 @@ def add_listener(parser: argparse.ArgumentParser, port: int, purpose: str = "") 
 def add_sources(parser: argparse.ArgumentParser) -> None:
     """The options for other settings, and for what is reported."""
     parser.add_argument(
-        "--config", type=Path, metavar="FILE.toml", help="settings, as quoted keys in the table [broker]"
+        "--config", type=Path, metavar="FILE.toml", help="TOML file of settings: quoted keys in the table [broker]"
     )
     parser.add_argument(
         "-o",

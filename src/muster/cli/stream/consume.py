@@ -197,7 +197,7 @@ class RecordOutput:
     """
 
     def __init__(self, stream: BinaryIO, text: Callable[[ConsumerRecord], bytes]) -> None:
-        self._raw: BinaryIO = getattr(stream, "raw", stream)  # a buffer could not say how much of it is written
+        self._raw: BinaryIO = getattr(stream, "raw", stream)  # with a buffer, it would be unknown how much is written
         self._has_fileno = _has_fileno(self._raw)
         self._text = text
         self._counting = False
@@ -245,7 +245,7 @@ class RecordOutput:
     def check_reader(self) -> None:
         """Raise BrokenPipeError if the reader of the output has gone, as `head` is after its last line.
 
-        Otherwise only a write would notice, and on a quiet topic the next one may be hours away.
+        Otherwise only a write would notice this, and on a quiet topic the next one may be hours away.
         """
         if self._has_fileno:
             stream = select.poll()

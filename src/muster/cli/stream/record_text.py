@@ -157,7 +157,7 @@ def unpackings(texts: list[str]) -> tuple[Unpack | None, Unpack | None]:
     """The functions of `--unpack key=…` and `value=…`; text without either is for both.
 
     Raises:
-        ConfigError: a text is not valid.
+        ConfigError: the text is not valid.
     """
     key = value = None
     for text in texts:

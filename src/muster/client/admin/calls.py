@@ -76,7 +76,7 @@ class BrokerCalls:
         build: Callable[[int], Request[R]],
         newest_version: int | None = None,
     ) -> R:
-        """Send one request, once. Raises KafkaConnectionError or UnsupportedVersionError if there is no answer."""
+        """Send one request, once. Raises KafkaConnectionError or UnsupportedVersionError if no answer can be had."""
         await self.start()
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
 

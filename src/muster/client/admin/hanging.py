@@ -25,7 +25,7 @@ def find_hanging(
     admin: Admin, partitions: Sequence[TopicPartition], longer_than_ms: int, now_ms: int, *, broker: int | None = None
 ) -> HangingSearch:
     """The transactions that hang in these partitions and whose last batch is older than `longer_than_ms`, which must be
-    more than the longest `transaction.timeout.ms`: until then a transaction may end by itself. `broker` asks a replica
+    more than the longest `transaction.timeout.ms`: until then a transaction may end on its own. `broker` asks a replica
     there instead of the leaders.
 
     Raises:

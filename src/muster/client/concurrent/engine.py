@@ -224,7 +224,7 @@ class ConcurrentEngine(RebalanceListener):
             self._consumer.resume([partition for partition in resume if partition in assigned])
 
     def _ended(self, job: Job, outcome: Outcome) -> None:
-        """A job has ended. Many end in one turn of the event loop: their successors start together."""
+        """A job has ended. Many jobs end in one turn of the event loop: their successors start together."""
         self._running.pop(job, None)
         try:
             if outcome is None:
@@ -315,7 +315,7 @@ class ConcurrentEngine(RebalanceListener):
             await self._commit(None, max(_COMMIT_MS, self._options.commit_interval_ms))
 
     async def _commit(self, partitions: Iterable[TopicPartition] | None, timeout_ms: int) -> None:
-        if not self._interrupted:  # else records before the position may not have been handed out
+        if not self._interrupted:  # otherwise records before the position may not have been handed out
             self.core.move_to(self._consumer.handled())
         offsets = self.core.to_commit(partitions)
         if not offsets:
@@ -330,7 +330,7 @@ class ConcurrentEngine(RebalanceListener):
                 text = "the broker's offset.metadata.max.bytes is below Kafka's default"
                 log.warning("%s: commits continue without metadata, so a restart repeats more records", text)
                 if any(what.metadata for what in offsets.values()):
-                    await self._commit(partitions, timeout_ms)  # now: it may be the last one
+                    await self._commit(partitions, timeout_ms)  # now, because it may be the last one
             else:
                 log.warning("offsets were not committed: %s", error)
         else:

@@ -41,7 +41,7 @@ def check_returned(result: object) -> None:
     """
     if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
         if inspect.iscoroutine(result):
-            result.close()  # else Python would warn that it was never awaited
+            result.close()  # otherwise Python would warn that it was never awaited
         raise ConfigError(
             f"the handler returned a {type(result).__name__}, so nothing has run yet: use an async function as a "
             "handler of AsyncConcurrentConsumer, and await in it what it starts"

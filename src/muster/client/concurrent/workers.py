@@ -170,7 +170,7 @@ class ThreadWorkers:
         thread = threading.Thread(target=self._work, args=(loop,), name=name, daemon=True)
         try:
             thread.start()
-        except RuntimeError as error:  # the system allows no more
+        except RuntimeError as error:  # the system allows no more threads
             self._size, self._start_error = len(self._threads), error
             log.warning("only %d handlers run at a time: %s", self._size, error)
         else:
@@ -180,7 +180,7 @@ class ThreadWorkers:
         call = self._make_call()
         while (job := self._jobs.get()) is not None:
             outcome: Outcome
-            self._running[job] = call  # before looking; `cancel` does it the other way round, so one of them notices
+            self._running[job] = call  # set before looking; `cancel` looks before setting, so one of them notices
             try:
                 outcome = asyncio.CancelledError() if job in self._unwanted else call(job.record)
             except BaseException as error:
@@ -195,7 +195,7 @@ class ThreadWorkers:
         call.close()
 
     def _collect(self) -> None:
-        self._collect_scheduled = False  # before looking: what is appended from now on is reported again
+        self._collect_scheduled = False  # reset before looking: what is appended from now on is reported again
         while self._ended:
             job, outcome = self._ended.popleft()
             self._under_way -= 1

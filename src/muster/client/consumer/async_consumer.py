@@ -393,7 +393,7 @@ class AsyncConsumer(ConsumerQueries):
         return self._pump.woken or self._pump.has_news
 
     def wakeup(self) -> None:
-        """Make the current poll raise a WakeupError, or else the next one. No record is lost.
+        """Make the current poll raise a WakeupError, or, if none is running, the next one. No record is lost.
 
         As with Kafka's client, `commit`, `committed`, `position` and look-ups of offsets raise it too, if they have to
         wait. The commit may still succeed.

@@ -63,7 +63,7 @@ class Handout:
         self._current: _Run | None = None
         """The run from which iteration hands out the next record."""
         self._tables: dict[TopicPartition, tuple[PartitionState, OffsetAndMetadata]] = {}
-        """Where tables begin that were handed out but not handled yet."""
+        """Where the tables begin that were handed out but are not handled yet."""
         self._last: dict[TopicPartition, PartitionState] = {}
         """The partitions of what was handed out last."""
         self._ended = False

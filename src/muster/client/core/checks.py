@@ -1,4 +1,4 @@
-"""Checks of the values that a caller passes in, before a request is made of them.
+"""Checks of the values that a caller passes in, before they go into a request.
 
 A value that the protocol cannot carry fails the whole request, and several calls may share one request: a single bad
 topic name would stop all metadata updates. So such a value is refused when the caller passes it in.
@@ -17,7 +17,7 @@ from muster.model import OffsetAndMetadata, TopicPartition
 MAX_OFFSET = 2**63 - 1
 MAX_INT = 2**31 - 1
 MAX_REASON_LENGTH = 255
-"""Of the reason with which a member joins or leaves (KIP-800)."""
+"""The longest reason for which a member joins or leaves (KIP-800)."""
 _MIN_TIMESTAMP = -6
 """Timestamps below 0 have meanings of their own, such as `LATEST_TIMESTAMP`."""
 MAX_TEXT_BYTES = 2**15 - 1

@@ -126,7 +126,7 @@ class ConsumerCore:
 
     @property
     def group(self) -> _Group:
-        """What belongs to the group.
+        """The parts that belong to the group.
 
         Raises:
             ConfigError: this consumer has no group.

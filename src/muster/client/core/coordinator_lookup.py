@@ -79,7 +79,7 @@ class CoordinatorLookup(KnownCoordinator):
 
 
 def _only_coordinator(reply: FindCoordinatorResponse) -> Coordinator:
-    """The answer for the requested key; before v4 the response itself holds it."""
+    """The answer for the requested key; before v4 it is the response itself."""
     if reply.coordinators:
         return reply.coordinators[0]
     return Coordinator("", reply.node_id, reply.host, reply.port, reply.error_code, reply.error_message)

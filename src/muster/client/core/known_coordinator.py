@@ -1,10 +1,10 @@
 """The coordinator of a group or of a transactional id while it is known, and the rules for giving it up.
 
 A coordinator is given up when it answers that it is not the coordinator, or does not answer. `epoch` then goes up, so
-that the answer to a request sent under the old epoch is recognised as void. The first loss after a good answer is
-followed by an immediate search: the group may just have moved. Each further one waits for a backoff first, which grows
-until a coordinator gives a good answer. `coordinator_lookup.py` finds it; members of other schemes find theirs in their
-own way.
+that the answer to a request sent under the old epoch is recognised as void. The first loss after a successful response
+is followed by an immediate lookup: the group may just have moved. Each further lookup waits for a backoff first, which
+grows until a coordinator responds successfully. `coordinator_lookup.py` finds it; members of other schemes find theirs
+in their own way.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class KnownCoordinator:
         self.error: MusterError | None = None
         """An error that a retry does not change. The code that reports it to the user resets it to None."""
         self.trouble = ""
-        """Why the latest request to it, or the search for it, has failed; empty after a good answer."""
+        """Why the latest request to it, or the lookup of it, failed; empty after a successful response."""
         self._wanted = False
         self._in_flight = False
         self._backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, seed)

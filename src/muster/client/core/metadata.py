@@ -1,4 +1,4 @@
-"""What a client knows of the cluster: brokers, topics, the leaders of partitions; and when to ask again.
+"""What a client knows about the cluster: brokers, topics, the leaders of partitions; and when to ask again.
 
 Theory. The owner says which topics it is interested in. The metadata is fetched again when something is found to be
 stale (`request_update`), when a topic of interest has never been seen, and when the last answer is
@@ -91,9 +91,10 @@ class ClusterMetadata:
         self.controller_id = -1
         self.version = 0
         self.refreshes = 0
-        """How many Metadata answers came. Unlike `version`, leaders learned from other answers do not change it."""
+        """How many Metadata responses have arrived. Unlike `version`, leaders learned from other answers do not change
+        it."""
         self.rebootstraps = 0
-        """How often the brokers were forgotten."""
+        """How many times the brokers were forgotten."""
         self.features_epoch = -1
         self.features: dict[str, int] = {}
         """The levels of the cluster's finalized features."""
@@ -265,7 +266,7 @@ class ClusterMetadata:
             self.version += 1
 
     def learn_features(self, epoch: int, levels: Mapping[str, int]) -> None:
-        """What a broker says of the cluster's finalized features (KIP-584); an older epoch changes nothing."""
+        """What a broker reports about the cluster's finalized features (KIP-584); an older epoch changes nothing."""
         if epoch > self.features_epoch:
             self.features_epoch, self.features = epoch, dict(levels)
 
@@ -312,7 +313,7 @@ class ClusterMetadata:
         return None if when == NEVER else max(now, when)
 
     def _gives_up_at(self) -> int:
-        """When the known brokers are given up."""
+        """When the client gives up on the known brokers."""
         if self._asking_since is None or not self.brokers or not self._config.rebootstraps:
             return NEVER
         return self._asking_since + self._config.metadata_recovery_rebootstrap_trigger_ms + 1
@@ -395,7 +396,7 @@ class ClusterMetadata:
             topics[name] = self._topic(answer, name)
             stale = stale or any(partition.error_code.stale_metadata for partition in topics[name].partitions.values())
         if asked is not None:
-            # Topics of interest that this request did not name are requested next; what is known of them stays.
+            # Topics of interest that this request did not name are requested next; what is known about them stays.
             interest = self._interest or set()
             topics = {n: t for n, t in self.topics.items() if n in interest and n not in asked} | topics
             errors = {n: code for n, code in self._errors.items() if n in interest and n not in asked} | errors

@@ -79,7 +79,7 @@ def list_request(
 
 
 def list_answers(reply: ListOffsetsResponse, asked: Iterable[TopicPartition]) -> dict[TopicPartition, Listed]:
-    """What a ListOffsets response says of each partition asked for. A partition that it leaves out is an error."""
+    """What a ListOffsets response says about each requested partition. A partition that it leaves out is an error."""
     found = {
         TopicPartition(topic.name, answer.partition_index): answer
         for topic in reply.topics
@@ -154,7 +154,7 @@ def commit_request(
 
 
 def commit_answers(reply: OffsetCommitResponse, ids: TopicIds = NO_TOPIC_IDS) -> dict[TopicPartition, ErrorCode]:
-    """What an OffsetCommit response says of each partition."""
+    """What an OffsetCommit response says about each partition."""
     return {
         TopicPartition(name, partition.partition_index): error_code(partition.error_code)
         for topic in reply.topics
@@ -204,7 +204,7 @@ def fetch_all_request(version: int, group_ids: Iterable[str]) -> OffsetFetchRequ
 def fetch_answers(
     reply: OffsetFetchResponse, ids: TopicIds = NO_TOPIC_IDS
 ) -> tuple[ErrorCode, dict[TopicPartition, Answer]]:
-    """What an OffsetFetch response says: of the group, and of each partition."""
+    """What an OffsetFetch response says about the group and each partition."""
     if not reply.groups:
         old = {
             TopicPartition(topic.name, partition.partition_index): _answer(partition)
@@ -218,7 +218,7 @@ def fetch_answers(
 def group_answers(
     group: OffsetFetchResponseGroup, ids: TopicIds = NO_TOPIC_IDS
 ) -> tuple[ErrorCode, dict[TopicPartition, Answer]]:
-    """What the response says of one group, and of each partition."""
+    """What the response says about one group, and about each partition."""
     answers = {
         TopicPartition(name, partition.partition_index): _answer(partition)
         for topic in group.topics

@@ -1,7 +1,7 @@
 """Brokers, leaders and offsets by blocking calls: what planners and executors need to know about a cluster.
 
 One `Cluster` is kept for each process and its settings (`connect`), so that tasks of a reused worker find its
-connections open. Every request is repeated, at another broker if need be, until its time is up: a restart of a broker
+connections open. Every request is repeated, at another broker if necessary, until its time is up: a restart of a broker
 only makes a task wait. Of brokers that did not answer, the one that failed last is asked last: a broker that hangs
 takes a request's whole time.
 """

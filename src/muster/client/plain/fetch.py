@@ -91,7 +91,7 @@ LOG_BEGINS = "its log begins at"
 def data_loss(what: str, *, by_retention: bool = False) -> DataLossError:
     """The error for a loss; `what` is a sentence without its full stop. `by_retention`: a longer retention would have
     prevented it; it would not where a log was truncated or its topic deleted."""
-    longer = ", or lengthen the topic's retention so that records live until they are read" if by_retention else ""
+    longer = ", or lengthen the topic's retention so that records are kept until they are read" if by_retention else ""
     error = DataLossError(f"{what}. Set failOnDataLoss to false to continue without what is gone{longer}")
     error.what = what
     return error
@@ -145,7 +145,7 @@ class RangeReader:
                 try:
                     data = self._fetch()
                 except MovedError:
-                    continue  # each hint is newer than what was known, so they come to an end
+                    continue  # each hint must be newer than the last, so this loop ends
                 except RetriableError as error:
                     self.close()
                     self._cluster.forget_leader(self._partition)
@@ -180,7 +180,7 @@ class RangeReader:
         except (OSError, ProtocolError) as error:
             in_flight.connection.close()
             self._cluster.mark_failed(in_flight.node_id)
-            raise RetriableError(f"the fetch from broker {in_flight.node_id} broke off: {error}") from error
+            raise RetriableError(f"the fetch from broker {in_flight.node_id} was interrupted: {error}") from error
         self._cluster.give_back(in_flight.node_id, in_flight.connection)
         code = error_code(response.error_code)
         if code is ErrorCode.NONE and response.responses and response.responses[0].partitions:

@@ -138,7 +138,7 @@ class AsyncProducer(forks.NotPicklable):
         return await future
 
     async def flush(self, timeout_ms: int | None = None) -> None:
-        """As `Producer.flush`."""
+        """See `Producer.flush`."""
         if timeout_ms is not None:
             check_timeout(timeout_ms)
         await self._ready()
@@ -147,20 +147,20 @@ class AsyncProducer(forks.NotPicklable):
     # --- transactions ------------------------------------------------------------------------------------------------
 
     async def init_transactions(self, *, timeout_ms: int | None = None) -> None:
-        """As `Producer.init_transactions`."""
+        """See `Producer.init_transactions`."""
         await self._complete(ProducerTransactions.initialize, timeout_ms)
 
     async def begin_transaction(self) -> None:
-        """As `Producer.begin_transaction`."""
+        """See `Producer.begin_transaction`."""
         await self._ready()
         self._engine.transactions.begin()
 
     async def commit_transaction(self, *, timeout_ms: int | None = None) -> None:
-        """As `Producer.commit_transaction`."""
+        """See `Producer.commit_transaction`."""
         await self._complete(ProducerTransactions.commit, timeout_ms)
 
     async def abort_transaction(self, *, timeout_ms: int | None = None) -> None:
-        """As `Producer.abort_transaction`."""
+        """See `Producer.abort_transaction`."""
         await self._complete(ProducerTransactions.abort, timeout_ms)
 
     async def send_offsets_to_transaction(
@@ -170,7 +170,7 @@ class AsyncProducer(forks.NotPicklable):
         *,
         timeout_ms: int | None = None,
     ) -> None:
-        """As `Producer.send_offsets_to_transaction`."""
+        """See `Producer.send_offsets_to_transaction`."""
         await self._ready()
         await self._engine.send_offsets(offsets, group_metadata, timeout_ms)
 
@@ -186,7 +186,7 @@ class AsyncProducer(forks.NotPicklable):
     # --- the rest ----------------------------------------------------------------------------------------------------
 
     async def partitions_for(self, topic: str) -> list[PartitionInfo]:
-        """As `Producer.partitions_for`."""
+        """See `Producer.partitions_for`."""
         await self._ready()
         return await self._engine.partitions_for(topic)
 

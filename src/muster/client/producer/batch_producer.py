@@ -133,25 +133,25 @@ class BatchProducer(forks.NotPicklable):
         self._call(self._engine.flush)
 
     def init_transactions(self, *, timeout_ms: int | None = None) -> None:
-        """As `Producer.init_transactions`."""
+        """See `Producer.init_transactions`."""
         self._call(self._engine.complete, ProducerTransactions.initialize, timeout_ms)
 
     def begin_transaction(self) -> None:
-        """As `Producer.begin_transaction`."""
+        """See `Producer.begin_transaction`."""
         self._call(self._engine.begin)
 
     def commit_transaction(self, *, timeout_ms: int | None = None) -> None:
-        """As `Producer.commit_transaction`."""
+        """See `Producer.commit_transaction`."""
         self._call(self._engine.end, ProducerTransactions.commit, timeout_ms)
 
     def abort_transaction(self, *, timeout_ms: int | None = None) -> None:
-        """As `Producer.abort_transaction`."""
+        """See `Producer.abort_transaction`."""
         self._call(self._engine.end, ProducerTransactions.abort, timeout_ms)
 
     def send_offsets_to_transaction(
         self, offsets: Mapping[Any, Any], group_metadata: GroupMetadata, *, timeout_ms: int | None = None
     ) -> None:
-        """As `Producer.send_offsets_to_transaction`."""
+        """See `Producer.send_offsets_to_transaction`."""
         self._call(self._engine.send_offsets, offsets, group_metadata, timeout_ms)
 
     def close(self) -> None:

@@ -113,7 +113,7 @@ class Outbox:
             self._start()
 
     def put(self, record: OutgoingRecord) -> None:
-        """Accept a record, waiting for room for `max_block_ms` at most."""
+        """Accept a record, waiting at most `max_block_ms` for room."""
         self.check_usable()
         deadline: float | None = None
         while (waiter := self._try_to_put(record)) is not None:

@@ -156,7 +156,7 @@ def _coordinator_writes_wanted(run: SchemeRun, step: StepResult) -> tuple[int, R
 
 
 def _each(run: SchemeRun, name: str, wanted: _Wanted) -> ResultCheck:
-    """Whether each join and leave that went as meant counts what the formula says."""
+    """Whether each join and leave that went as planned counts what the formula says."""
     steps = [step for step in run.of_kind(*CHANGES) if step.as_meant]
     wrong = []
     counts = []
@@ -165,7 +165,7 @@ def _each(run: SchemeRun, name: str, wanted: _Wanted) -> ResultCheck:
         counts.append(counted)
         if counted not in allowed:
             wrong.append(f"{step.step} ({step.size} members): {counted:,} instead of {allowed}")
-    seen = "; ".join(wrong) or (f"{min(counts):,} to {max(counts):,}" if counts else "no step went as meant")
+    seen = "; ".join(wrong) or (f"{min(counts):,} to {max(counts):,}" if counts else "no step went as planned")
     return _check(run, name, not wrong if steps else None, seen)
 
 

@@ -86,7 +86,7 @@ def writes_of_change(partitions: int) -> int:
 def reads_range(members: int, partitions: int, brokers: int, failed_tries: int, conflicts: int) -> Range:
     """What a change's reads may be. An offset that was never committed is read in vain, which is not counted; a member
     that joins sets a watch on the topic, and looks whether its chroot is there (2); an owner that is in the way is
-    looked at once more (1 each)."""
+    checked one more time (1 each)."""
     change = reads_of_change(members, partitions, brokers)
     vain = failed_tries * reads_in_vain(members, brokers) + conflicts
     return Range(change - partitions, change + 2 + vain)

@@ -48,7 +48,7 @@ class WorkloadStep:
 
 
 def script(size: int, *, broker: bool = True, zookeeper: bool = True) -> list[WorkloadStep]:
-    """The steps for a group of `size` members, two at least. `broker` and `zookeeper` say whether those may be stopped.
+    """The steps for a group of `size` members, at least two. `broker` and `zookeeper` say whether those may be stopped.
 
     A loss leaves at least one member to take over: if it would leave zero, another member joins first.
     """

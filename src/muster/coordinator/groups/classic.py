@@ -197,7 +197,7 @@ def check_member(group: ClassicGroupBase, member_id: str, group_instance_id: str
 def check_generation(
     group: ClassicGroupBase, member_id: str, group_instance_id: str | None, generation_id: int
 ) -> ErrorCode:
-    """As `check_member`, and the generation must be the group's."""
+    """Like `check_member`, and the generation must be the group's."""
     error = check_member(group, member_id, group_instance_id)
     if error is NONE and generation_id != group.generation_id:
         return ErrorCode.ILLEGAL_GENERATION
@@ -352,7 +352,7 @@ def _leave_one(
 
 
 def _after_leaving(group: ClassicGroupBase, left: list[ClassicMember], reason: str, now: int, effects: Effects) -> None:
-    # A group that lost only pending member ids has lost no member, but in Kafka it rebalances all the same.
+    # A group that lost only pending member ids has lost no member, but in Kafka it rebalances anyway.
     if group.state in (STABLE, COMPLETING_REBALANCE):
         who = left[0] if left else None
         prepare_rebalance(group, EventCause.MEMBER_LEFT, reason, who, now, effects)

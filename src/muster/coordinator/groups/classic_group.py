@@ -33,7 +33,7 @@ class ClassicGroup(ClassicGroupBase):
     # -------------------------------------------------------------------------------------------------------- offsets
 
     def check_commit(self, request: OffsetCommitRequest, now: int) -> ErrorCode:
-        """As `Group.check_commit`: members of this generation may commit, and any client if the group is empty."""
+        """See `Group.check_commit`: members of this generation may commit, and any client if the group is empty."""
         state, generation_id = self.state, request.generation_id_or_member_epoch
         if state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -50,7 +50,7 @@ class ClassicGroup(ClassicGroupBase):
         return error
 
     def check_transactional_commit(self, generation_id: int, member_id: str, instance_id: str | None) -> ErrorCode:
-        """As `Group.check_transactional_commit`: a client from before KIP-447 names no member, and may commit in any
+        """See `Group.check_transactional_commit`: a client from before KIP-447 names no member, and may commit in any
         state. A member may commit during a rebalance, and its session is not renewed."""
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -60,26 +60,26 @@ class ClassicGroup(ClassicGroupBase):
         return check_generation(self, member_id, instance_id, generation_id)
 
     def check_fetch(self, request: OffsetFetchRequestGroup) -> ErrorCode:
-        """As `Group.check_fetch`: any client may read a classic group's offsets."""
+        """See `Group.check_fetch`: any client may read a classic group's offsets."""
         return NONE
 
     def check_offset_delete(self) -> ErrorCode:
-        """As `Group.check_offset_delete`: what members other than consumers read is unknown."""
+        """See `Group.check_offset_delete`: what members other than consumers read is unknown."""
         return (OFFSET_DELETE if self.uses_consumer_protocol else DELETE_GROUP)[self.state]
 
     @property
     def is_empty(self) -> bool:
-        """As `Group.is_empty`."""
+        """See `Group.is_empty`."""
         return self.state is GroupState.EMPTY
 
     @property
     def is_rebalancing(self) -> bool:
-        """As `Group.is_rebalancing`."""
+        """See `Group.is_rebalancing`."""
         return self.state in _REBALANCING
 
     @property
     def may_expire(self) -> bool:
-        """As `Group.may_expire`: not during a rebalance."""
+        """See `Group.may_expire`: not during a rebalance."""
         if self.protocol_type is None or self.state is GroupState.EMPTY:
             return True
         known = self.uses_consumer_protocol and self.subscribed_topics is not None
@@ -87,28 +87,28 @@ class ClassicGroup(ClassicGroupBase):
 
     @property
     def emptied_at(self) -> int | None:
-        """As `Group.emptied_at`. The oldest records do not say."""
+        """See `Group.emptied_at`. The oldest records do not say."""
         once_had_members = self.protocol_type is not None and self.state is GroupState.EMPTY
         return self.state_timestamp if once_had_members and self.state_timestamp != NO_TIMESTAMP else None
 
     # ----------------------------------------------------------------------------------------- list, delete
 
     def listed(self) -> ListedGroup:
-        """As `Group.listed`."""
+        """See `Group.listed`."""
         return ListedGroup(self.group_id, self.protocol_type or "", self.state.value, GROUP_TYPE)
 
     def check_delete(self) -> ErrorCode:
-        """As `Group.check_delete`: only an empty group may be deleted."""
+        """See `Group.check_delete`: only an empty group may be deleted."""
         return DELETE_GROUP[self.state]
 
     def tombstones(self) -> list[GroupMetadataRecord]:
-        """As `Group.tombstones`."""
+        """See `Group.tombstones`."""
         return [GroupMetadataRecord(GroupMetadataKey(self.group_id), None)]
 
     # ------------------------------------------------------------------------------------------------------ lifecycle
 
     def loaded(self, now: int) -> Effects:
-        """As `Group.loaded`: the group continues with its generation (H1). It rebalances if it now has more members
+        """See `Group.loaded`: the group continues with its generation (H1). It rebalances if it now has more members
         than allowed, so that some are refused; and, where the coordinator assigns or used to, if that setting or the
         partitions have changed."""
         effects = Effects()
@@ -156,9 +156,9 @@ class ClassicGroup(ClassicGroupBase):
         return effects
 
     def on_deadline(self, now: int) -> Effects:
-        """As `Group.on_deadline`."""
+        """See `Group.on_deadline`."""
         return classic.on_deadline(self, now)
 
     def unload(self, error: ErrorCode) -> Effects:
-        """As `Group.unload`."""
+        """See `Group.unload`."""
         return classic.unload(self, error)

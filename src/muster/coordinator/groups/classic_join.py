@@ -44,8 +44,8 @@ from muster.protocol.messages import JoinGroupRequest, SyncGroupResponse
 from muster.protocol.subscription import decode_subscription
 
 MOST_METADATA_BYTES = 4 * 1024 * 1024
-"""The limit on a member's metadata, over all its protocols. A group's record has the metadata of one protocol for each
-member, and Kafka limits the record to 1 MiB: a member with more than this fits no group."""
+"""The limit on a member's metadata, for all its protocols together. A group's record has the metadata of one protocol
+for each member, and Kafka limits the record to 1 MiB: a member with more than this fits no group."""
 
 UNCOUNTED_METADATA_BYTES = 64 * 1024
 """A member with no more metadata than this is accepted however much the others have: most have a hundredth of it."""
@@ -78,7 +78,7 @@ class _Join:
 
 
 def join(group: ClassicGroupBase, request: JoinGroupRequest, origin: Origin, now: int, effects: Effects) -> None:
-    """Handle a JoinGroup for an existing group (the caller has created it if need be)."""
+    """Handle a JoinGroup for an existing group (the caller has created it if needed)."""
     attempt = _Join(
         group,
         request,

@@ -66,7 +66,7 @@ Protocols = list[tuple[str, bytes]]
 
 
 def size_of(protocols: Protocols) -> int:
-    """The size of a member's metadata, over all its protocols."""
+    """The size of a member's metadata, for all its protocols together."""
     return sum([len(metadata) for _, metadata in protocols])
 
 

@@ -10,7 +10,7 @@ thing differs: the assignment does not come with the leader's SyncGroup; the coo
 joined.
 
     classic           all joined -> answers to JoinGroup -> leader's SyncGroup -> record -> answers to SyncGroup
-    server-assigned   all joined -> assignment -> record -> answers to JoinGroup -> SyncGroup answered at once
+    server-assigned   all joined -> assignment -> record -> answers to JoinGroup -> SyncGroup answered immediately
 
 - *The leader* is `COORDINATOR_LEADS`, an id that no member has. So each client acts as a follower, sends an empty
   SyncGroup, and reads its assignment from the answer. Kafka, too, sometimes names a leader that has left (KIP-345).

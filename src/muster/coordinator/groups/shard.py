@@ -358,7 +358,7 @@ class GroupShard:
         return type(record) is not UnknownRecord
 
     def replay_transactional(self, key: bytes | None, value: bytes | None, shift: int, producer_id: int) -> bool:
-        """As `replay`, for a record of a transaction."""
+        """Like `replay`, for a record of a transaction."""
         record = shifted(decode_coordinated(key, value), shift)
         if not isinstance(record, OffsetCommitRecord):
             return False

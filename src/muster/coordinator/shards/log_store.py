@@ -65,7 +65,7 @@ class TransactionalLog(Log, Protocol):
         origin: Any = "coordinator",
         guard: int | None = None,
     ) -> Any:
-        """As `Log.append`; a transaction's first batch needs the guard of its verification."""
+        """See `Log.append`; a transaction's first batch needs the guard of its verification."""
 
     def begin_verification(
         self, producer_id: int, producer_epoch: int, first_sequence: int, *, tv2: bool, now: int
@@ -125,21 +125,21 @@ class LogJournal:
 
     @property
     def is_empty(self) -> bool:
-        """As `Journal.is_empty`."""
+        """See `Journal.is_empty`."""
         return self.log.log_start_offset == self.log.log_end_offset
 
     @property
     def durable(self) -> int:
-        """As `Journal.durable`: the high watermark."""
+        """See `Journal.durable`: the high watermark."""
         return self.log.high_watermark
 
     @property
     def failed(self) -> Exception | None:
-        """As `Journal.failed`."""
+        """See `Journal.failed`."""
         return self._refusal or self.log.failed
 
     def close(self) -> None:
-        """As `Journal.close`."""
+        """See `Journal.close`."""
         self._refusal = KafkaError(ErrorCode.NOT_COORDINATOR, "the shard was unloaded")
         self._on_close(self)
 
@@ -150,7 +150,7 @@ class LogJournal:
     # ---------------------------------------------------------------------------------------------------------- write
 
     def write(self, batch: BatchBuilder, now: int) -> int:
-        """As `Journal.write`: one append."""
+        """See `Journal.write`: one append."""
         if self._refusal is not None:
             raise self._refusal
         try:
@@ -179,13 +179,13 @@ class LogJournal:
         return cast(TransactionalLog, self.log)
 
     def begin_verification(self, producer_id: int, producer_epoch: int, *, tv2: bool, now: int) -> int | None:
-        """As `PartitionLog.begin_verification`."""
+        """See `PartitionLog.begin_verification`."""
         return self._transactional.begin_verification(producer_id, producer_epoch, 0, tv2=tv2, now=now)
 
     def write_transactional(
         self, batch: BatchBuilder, now: int, producer_id: int, producer_epoch: int, guard: int | None
     ) -> int:
-        """As `write`, for records of a producer's transaction. Also raises the errors with which the log refuses a
+        """Like `write`, for records of a producer's transaction. Also raises the errors with which the log refuses a
         producer."""
         if self._refusal is not None:
             raise self._refusal
@@ -200,7 +200,7 @@ class LogJournal:
         return end
 
     def write_marker(self, marker: TxnMarker, now: int) -> int:
-        """As `write`, for the marker that ends a producer's transaction."""
+        """Like `write`, for the marker that ends a producer's transaction."""
         if self._refusal is not None:
             raise self._refusal
         result = self._transactional.append_marker(marker, now=now, leader_epoch=self.writing_epoch)
@@ -210,13 +210,13 @@ class LogJournal:
         return end
 
     def open_transactions(self) -> Sequence[object]:
-        """As `PartitionLog.open_transactions`."""
+        """See `PartitionLog.open_transactions`."""
         return self._transactional.open_transactions()
 
     # ----------------------------------------------------------------------------------------------------------- read
 
     def read(self, most: int) -> Piece:
-        """As `Journal.read`. Damaged data is skipped."""
+        """See `Journal.read`. Damaged data is skipped."""
         if self._next_transactional is not None:
             piece, self._next_transactional = self._next_transactional, None
             return piece

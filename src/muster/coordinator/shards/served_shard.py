@@ -48,7 +48,7 @@ class Shard(Protocol):
         it passes over. Raises if the record cannot be decoded."""
 
     def replay_transactional(self, key: bytes | None, value: bytes | None, shift: int, producer_id: int) -> bool:
-        """As `replay`, for a record of a producer's transaction: it counts only if that is committed. `value` None: a
+        """Like `replay`, for a record of a producer's transaction: it counts only if that is committed. `value` None: a
         later record has superseded it, and only the transaction is open there."""
 
     def end_transaction(self, producer_id: int, committed: bool) -> None:

@@ -100,10 +100,11 @@ class TransactionalJournal(Journal, Protocol):
     def write_transactional(
         self, batch: BatchBuilder, now: int, producer_id: int, producer_epoch: int, guard: int | None
     ) -> int:
-        """As `write`, for records of a producer's transaction. Also raises KafkaError with one of `PRODUCER_ERRORS`."""
+        """Like `write`, for records of a producer's transaction. Also raises KafkaError with one of
+        `PRODUCER_ERRORS`."""
 
     def write_marker(self, marker: TxnMarker, now: int) -> int:
-        """As `write`, for the marker that ends a producer's transaction. Also raises KafkaError with one of
+        """Like `write`, for the marker that ends a producer's transaction. Also raises KafkaError with one of
         `PRODUCER_ERRORS`."""
 
     def open_transactions(self) -> Sequence[object]:

@@ -2,7 +2,7 @@
 
 An id has a producer id and an epoch. Each new producer of that name gets the next epoch, which fences the one before
 it. A producer of `transaction.version` 2 (KIP-890) also gets a new epoch with each transaction, so that a late request
-of an earlier transaction cannot be taken for one of the next. An epoch is an int16; where it runs out, the id gets
+of an earlier transaction cannot be mistaken for one of the next. An epoch is an int16; where it runs out, the id gets
 another producer id and begins at 0 again.
 
 32,766 is the last epoch that a producer may have: the coordinator must still be able to fence it. So 32,767 is seen
@@ -27,7 +27,7 @@ NO_TIMEOUT_MS = 2**31 - 1
 """A transaction with this timeout never times out."""
 NO_PARTITIONS: frozenset[TopicPartition] = frozenset()
 EPOCH_BUMPS_SINCE = 2
-"""The `transaction.version` from which on each transaction has an epoch of its own."""
+"""Since this `transaction.version`, each transaction has its own epoch."""
 
 
 class TransactionState(IntEnum):
@@ -70,11 +70,11 @@ BEFORE: Mapping[TransactionState, frozenset[TransactionState]] = {
 
 
 class Transaction(NamedTuple):
-    """A transactional id. A change makes another value, which is written and then takes its place.
+    """A transactional id. A change makes another value, which is written and then replaces it.
 
     `previous_producer_id` is the id before the last change, whatever that changed: so a retry over a rotation of the
     producer id is known until the next change. `last_producer_epoch` is the previous epoch if its producer may ask for
-    the current one again, else -1. `next_producer_id` is set while a transaction that used up the epochs is being
+    the current one again, otherwise -1. `next_producer_id` is set while a transaction that used up the epochs is being
     finished. `client_version` is the `transaction.version` of the producer that began or ended the transaction.
     """
 

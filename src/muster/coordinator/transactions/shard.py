@@ -45,7 +45,7 @@ from muster.protocol.transaction_messages import (
 from muster.protocol.transaction_records import TransactionRecord, decode_record, encode_record, value_version
 
 EPOCH_BUMP_IN_END_TXN = 5
-"""The version of EndTxn from which on its answer brings the ids for the next transaction."""
+"""Since this version, the answer to EndTxn has the ids for the next transaction."""
 
 IDS_AT_A_TIME = 500
 """How many ids are listed or counted between two yields: less than a millisecond's work."""
@@ -259,7 +259,7 @@ class TransactionShard:
         raise ProtocolError("a record of __transaction_state is in a transaction itself")
 
     def end_transaction(self, producer_id: int, committed: bool) -> None:
-        """As `replay_transactional`; a marker says nothing here."""
+        """Like `replay_transactional`; a marker says nothing here."""
 
     def write_down(self, records: list[EntryRecord], batch: BatchBuilder, timestamp: int, shift: int) -> None:
         """Add records to a batch, their times shifted by `shift` ms."""

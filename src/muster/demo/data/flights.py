@@ -36,7 +36,7 @@ _MISSING = frozenset(["", "NA"])
 _HEAD = ["year", "month", "day", "dep_time", "sched_dep_time"]
 
 Value = int | str | None
-"""A cell of a row: a number, a text, or nothing."""
+"""A cell of a row: a number, text, or nothing."""
 
 
 class SourceError(MusterError):

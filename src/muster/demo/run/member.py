@@ -92,8 +92,7 @@ def run(consumer: Consumer, topics: list[str], book: MemberFile, stop: threading
 
 
 def commit(consumer: Consumer, book: MemberFile, offsets: dict[TopicPartition, int]) -> None:
-    """Commit what was written. A commit that is not acknowledged is noted; the partition's owner continues all the
-    same."""
+    """Commit what was written. A commit that is not acknowledged is noted; the partition's owner continues anyway."""
     numbers = {str(partition.partition): offset for partition, offset in offsets.items()}
     try:
         consumer.commit({partition: OffsetAndMetadata(offset) for partition, offset in offsets.items()})

@@ -252,7 +252,7 @@ def _strings(keys: _Bytes, rows: Int64s, at: Int64s) -> tuple[Int64s, Int64s, In
 
 
 def _spread(count: int, rows: Int64s, texts: pa.Array[Any]) -> tuple[pa.Array[Any], Flags]:
-    """A column of `count` rows, with these texts in these rows and null in the others; and which rows have a text."""
+    """A column of `count` rows, with these texts in these rows and null in the others; and which rows have text."""
     places = np.zeros(count, np.int64)
     places[rows] = np.arange(len(rows))
     without = np.ones(count, bool)

@@ -115,7 +115,7 @@ class _Walk:
         self._only(self._at <= self._end)
 
     def _beyond_ascii(self, these: Flags) -> Any:
-        """The rows among these with a text that is not all ASCII."""
+        """The rows among these whose text is not all ASCII."""
         rows, begin, end = (np.concatenate(parts) for parts in zip(*self._texts, strict=True))
         some = these[rows] & (end > begin)
         rows, begin, end = rows[some], begin[some], end[some]

@@ -27,7 +27,7 @@ STEPS = 128
 MINUTE_MS = 60_000
 MOST_KEPT = 2_000_000
 MOST_LOOKUPS = 20_000
-"""The most log ends to look up, over all partitions and times."""
+"""The most log ends to look up, for all partitions and times together."""
 FEWEST_TIMES = 16
 """With too many partitions for this many times, some partitions are left out."""
 _DELETED = -1

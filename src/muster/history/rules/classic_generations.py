@@ -144,7 +144,7 @@ def _head(value: bytes) -> tuple[_Head, int, int]:
 
 
 def _text(value: bytes, place: int, size: int) -> tuple[str | None, int]:
-    """A text, or None if the size is negative, and the place after it."""
+    """Text, or None if the size is negative, and the place after it."""
     return (None, place) if size < 0 else (value[place : place + size].decode(), place + size)
 
 

@@ -101,7 +101,7 @@ class _Waiting:
         """By `id`."""
 
     def take(self, member: Member) -> _Gone | None:
-        """The first that left with its id, else the last that left with its identity; each is taken once."""
+        """The first that left with its id, otherwise the last that left with its identity; each is taken once."""
         by_id, by_identity = self._by_id[member.member_id], self._by_identity[identity(member)]
         while by_id and id(by_id[0]) in self.taken:
             by_id.popleft()

@@ -78,7 +78,7 @@ def with_verdict(
     max_timeout_ms: int,
 ) -> dict[PlainPartition, OpenTransaction]:
     """The oldest open transactions, and whether they hang: those that are `unknown` to their coordinators do if a
-    coordinator would have aborted them by now."""
+    coordinator would already have aborted them."""
     late_ms = max_timeout_ms + LATE_BUFFER_MS
     return {
         place: OpenTransaction(

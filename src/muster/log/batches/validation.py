@@ -41,7 +41,7 @@ CHEAP_RECORDS = 10_000
 CHEAP_COMPRESSED_RECORDS = 2_000
 CHEAP_COMPRESSED_BYTES = 16 * 1024
 _CHEAP_DECOMPRESSED_BYTES = 1024 * 1024
-"""The most decompressed bytes that are checked at once. More takes milliseconds, for which other requests wait."""
+"""The most decompressed bytes that are checked in one step. More takes milliseconds, for which other requests wait."""
 
 _SMALLEST_RECORD = 7
 _FIRST_TIME, _LAST_TIME = -(1 << 63), (1 << 63) - 1
@@ -59,7 +59,7 @@ class Examined(NamedTuple):
 
 
 class CostlyError(CorruptRecordError):
-    """A batch takes longer to check than is allowed at once."""
+    """A batch takes longer to check than one step may take."""
 
 
 def _takes_long(header: BatchHeader) -> bool:
@@ -252,7 +252,7 @@ def assign_offsets(
 
 
 def as_writable(batches: bytes | bytearray | memoryview) -> bytearray | memoryview:
-    """The batches themselves if they can be patched, else a copy."""
+    """The batches themselves if they can be patched, otherwise a copy."""
     if isinstance(batches, bytearray):
         return batches
     return bytearray(batches) if isinstance(batches, bytes) or batches.readonly else batches

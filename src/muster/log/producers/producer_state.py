@@ -6,11 +6,11 @@ the open transaction, and the epoch of the coordinator that wrote the last marke
 - a repeat of one of the five is a duplicate: it is acknowledged with the offset of the first write;
 - an older epoch is refused with INVALID_PRODUCER_EPOCH;
 - a transactional batch while the producer has no transaction open in this epoch must present the current guard
-  (transactions.py), else INVALID_TXN_STATE;
+  (transactions.py), otherwise INVALID_TXN_STATE;
 - while there is a guard, the sequence must not be after its lowest; and if the client knows transaction version 2 and
-  no batch is remembered, it must be 0, else OUT_OF_ORDER_SEQUENCE_NUMBER;
+  no batch is remembered, it must be 0, otherwise OUT_OF_ORDER_SEQUENCE_NUMBER;
 - a newer epoch must begin at sequence 0;
-- the same epoch must follow the last sequence (2^31 - 1 is followed by 0), else OUT_OF_ORDER_SEQUENCE_NUMBER;
+- the same epoch must follow the last sequence (2^31 - 1 is followed by 0), otherwise OUT_OF_ORDER_SEQUENCE_NUMBER;
 - an unknown producer (it expired, or its records are gone) is accepted with any sequence; UNKNOWN_PRODUCER_ID is never
   returned, as in Kafka today. An unknown producer counts as epoch -1: a lower epoch is refused, and a producer that
   really sends epoch -1 may send any sequence, in every batch, and in the first batch of the next epoch;

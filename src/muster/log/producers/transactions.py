@@ -2,8 +2,8 @@
 
 Last stable offset
     A transaction is unstable from its first batch until its marker is below the high watermark. The last stable offset
-    is the first offset of the oldest unstable transaction, else the high watermark. A producer has at most one open
-    transaction in a partition, so first offsets identify them.
+    is the first offset of the oldest unstable transaction, otherwise the high watermark. A producer has at most one
+    open transaction in a partition, so first offsets identify them.
 
 Guards (KIP-890)
     The first batch of a transaction is written only after the coordinator has confirmed that the partition belongs to

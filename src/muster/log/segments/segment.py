@@ -322,7 +322,7 @@ class Segment:
         return self.next_batch(self.index.position_before(offset - self.base_offset), offset)
 
     def next_batch(self, position: int, offset: int) -> int:
-        """As `position_of`, searching from a position at which a batch is known to begin."""
+        """Like `position_of`, searching from a position at which a batch is known to begin."""
         size, window, start = self.size, memoryview(b""), position
         while position < size:
             if position + HEADER_SIZE > start + len(window):

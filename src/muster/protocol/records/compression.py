@@ -81,7 +81,7 @@ def decompress(codec: Compression, data: Buffer, max_size: int = MAX_DECOMPRESSE
 
 
 def decompress_into(codec: Compression, data: Buffer, target: memoryview) -> int | None:
-    """As `decompress`, to the beginning of `target`: how many bytes it is, nothing copied in between.
+    """Like `decompress`, to the beginning of `target`: how many bytes it is, nothing copied in between.
 
     None if it does not fit or is broken: only `decompress` can distinguish the two. `target` is then undefined.
     """
@@ -112,10 +112,11 @@ def _grow(
     *,
     ratio: int | None,
 ) -> bytes:
-    """Decompresses into a buffer of the declared size, else into ever larger ones until it fits or must not be larger.
+    """Decompresses into a buffer of the declared size, otherwise into ever larger ones until it fits or must not be
+    larger.
 
     cramjam raises one error for a buffer that is too small and for a broken stream. If the text can only mean a broken
-    stream, it is one; else a larger buffer is tried. `ratio`, the codec's best possible compression, bounds that.
+    stream, it is one; otherwise a larger buffer is tried. `ratio`, the codec's best possible compression, bounds that.
     """
     limit = max_size if ratio is None else min(max_size, len(data) * ratio + 1_024)
     size = min(limit, 4 * len(data) + 4_096) if declared is None else declared

@@ -191,7 +191,7 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 
 
 def unpack_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """As `read_header`, without checking whether the header makes sense."""
+    """Like `read_header`, without checking whether the header makes sense."""
     try:
         header = _header_of(BatchHeader, _HEADER.unpack_from(buffer, position))
     except struct.error:
@@ -288,7 +288,7 @@ def read_as(
     header: BatchHeader | None = None,
     max_size: int = MAX_DECOMPRESSED_SIZE,
 ) -> list[R]:
-    """As `read_records`, as objects of another class: made without its `__init__`, with what a `Record` has set."""
+    """Like `read_records`, as objects of another class: made without its `__init__`, with what a `Record` has set."""
     header = header or read_header(buffer, position)
     data = record_bytes(buffer, position, header, max_size)
     if header.record_count * _MIN_RECORD_SIZE > len(data):
@@ -305,7 +305,7 @@ def read_as(
 def read_tuples(
     buffer: Buffer, position: int = 0, header: BatchHeader | None = None, max_size: int = MAX_DECOMPRESSED_SIZE
 ) -> list[RecordTuple]:
-    """As `read_records`, as plain tuples (offset, timestamp, key, value, headers)."""
+    """Like `read_records`, as plain tuples (offset, timestamp, key, value, headers)."""
     records = read_records(buffer, position, header, max_size)
     return [(found.offset, found.timestamp, found.key, found.value, found.headers) for found in records]
 

@@ -30,7 +30,7 @@ def read_varint(data: Buffer, position: int) -> tuple[int, int]:
 
 
 def read_zigzag(data: Buffer, position: int) -> tuple[int, int]:
-    """As `read_varint`, without giving the number its sign."""
+    """Like `read_varint`, without giving the number its sign."""
     value = shift = 0
     while True:
         byte = data[position]

@@ -33,7 +33,7 @@ log = logging.getLogger("muster.spark.history")
 MOST_COUNTED = 4_000
 """In how many partitions of groups records are counted at one reading."""
 MOST_LOOKUPS = 400_000
-"""How many past log ends are looked up, over all partitions and times."""
+"""How many past log ends are looked up, for all partitions and times together."""
 
 Batches = Iterator[pa.RecordBatch]
 

@@ -35,7 +35,7 @@ def with_short_errors(call: Callable[[], T]) -> T:
     """Return what the call returns, or raise a Spark error as one sentence.
 
     Raises:
-        MusterError: Spark raised an error (the last Python error in it, else its first line), or is gone.
+        MusterError: Spark raised an error (the last Python error in it, otherwise its first line), or is gone.
     """
     try:
         return call()

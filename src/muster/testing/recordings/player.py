@@ -155,7 +155,7 @@ class Player:
         self._loop.call_soon(self.advance)
 
     def lacks(self, mark: Line) -> str | None:
-        """As `GroupProgress.lacks`."""
+        """See `GroupProgress.lacks`."""
         if "before" in mark:
             return None if self._armed is not mark else f"the next {mark['before']} has not come"
         if mark["what"] in FAULTS:

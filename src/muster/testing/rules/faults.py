@@ -56,7 +56,7 @@ class Rule:
         nth: strike only at the n-th of these requests, counted from 1.
         after: do not strike at this many requests first.
         every: strike at every n-th request.
-        times: how often to strike at most; None: without limit.
+        times: the most times to strike; None: without limit.
         probability: that of striking at a request at which it would strike otherwise.
     """
 

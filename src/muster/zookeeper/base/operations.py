@@ -239,7 +239,7 @@ class Check(Write[None]):
 
 
 class Multi(Ask[list[Any]]):
-    """Carry out all writes or none, at once. Answered with their answers, in order; raises the error of the first
+    """Carry out all writes or none, atomically. Answered with their answers, in order; raises the error of the first
     refused write."""
 
     __slots__ = ("writes",)
@@ -285,7 +285,7 @@ class SessionId(Ask[int]):
 class Reconnected(Ask[None]):
     """Wait until there is a connection (again). Raises SessionExpiredError if the session turns out to have ended.
 
-    A request does not wait for a connection: without one it raises ConnectionLossError at once.
+    A request does not wait for a connection: without one it raises ConnectionLossError immediately.
     """
 
     __slots__ = ()

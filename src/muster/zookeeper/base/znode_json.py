@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 T = TypeVar("T")
 
 MAX_TEXT = 10_000
-"""The most characters of a text that is sent to clients: their strings have at most 32,767 bytes."""
+"""The most characters of text that is sent to clients: their strings have at most 32,767 bytes."""
 
 _NO_TEXT = re.compile("[\ud800-\udfff]")
 DECIMAL = re.compile(r"-?[0-9]{1,19}\Z")

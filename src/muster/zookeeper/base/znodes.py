@@ -522,6 +522,6 @@ def _plain(name: str) -> str:
 
 
 def _escaped(regex: str) -> str:
-    """As `Utils.JSONEscapeString` of 0.8.2.2 does."""
+    """Escapes text like `Utils.JSONEscapeString` of 0.8.2.2."""
     short = {'"': '\\"', "\\": "\\\\", "/": "\\/", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
     return "".join(short.get(c) or (f"\\u{ord(c):04x}" if c < " " or "\x7f" <= c <= "\x9f" else c) for c in regex)

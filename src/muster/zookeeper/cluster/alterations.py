@@ -40,7 +40,7 @@ Settings = Mapping[str, str]
 
 
 def add_partitions(topic: str, added: Callable[[int], Iterable[list[int]]]) -> Plan[None]:
-    """Give a topic more partitions. `added` receives their present number and returns the brokers of each new one; what
+    """Give a topic more partitions. `added` receives their current number and returns the brokers of each new one; what
     it raises ends the plan.
 
     Raises:
@@ -67,7 +67,7 @@ def _with(found: TopicRegistration, partitions: dict[int, list[int]]) -> bytes:
 
 
 def alter_settings(topic: str, change: Callable[[Settings], Settings]) -> Plan[dict[str, str]]:
-    """Change a topic's settings, and return them. `change` receives the present ones; what it raises ends the plan.
+    """Change a topic's settings, and return them. `change` receives the current ones; what it raises ends the plan.
 
     Raises:
         NoNodeError: the topic no longer exists.

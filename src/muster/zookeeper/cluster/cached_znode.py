@@ -41,7 +41,7 @@ class CachedZnode:
         return encode_records(self.records, now)
 
     def takes(self, key: bytes) -> bool:
-        """Whether another offset fits, now and later."""
+        """Whether another offset fits, even when offsets in it grow later."""
         count = len(self.records) + len(self.leaving)
         return count < OFFSETS_OF_A_ZNODE and len(key) + LARGEST_VALUE <= self.room
 
@@ -79,7 +79,7 @@ class PendingZnode(CachedZnode):
         """The place of each in the order of all pending commits of the slot."""
 
     def encode(self, now: int) -> bytes:
-        """As `CachedZnode.encode`."""
+        """See `CachedZnode.encode`."""
         records = [(key, value or None, self.orders[key]) for key, value in self.records.items()]
         return encode_pending(records, now, self.producer_id, self.producer_epoch)
 

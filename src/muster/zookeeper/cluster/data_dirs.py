@@ -97,7 +97,7 @@ def refusal(broker_id: int, found: DataDir | None, mine: DataDir | None, given_u
 
 def next_start(found: DataDir | None, mine: DataDir, start: str) -> DataDir:
     """The folder after one more start, which has the name `start`; `found` is what is registered. A start that was
-    broken off counts once: else an older copy that is tried often enough would pass for newer."""
+    interrupted counts once: otherwise an older copy that is tried often enough would pass for newer."""
     before = 0 if found is None else found.starts
     return mine._replace(starts=mine.starts + 1 if mine.starts > before + 1 else before + 1, start=start)
 

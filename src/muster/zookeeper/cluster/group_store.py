@@ -180,7 +180,7 @@ class GroupJournal:
         self._begin(names_of_groups(slot, epoch), self._listed)
 
     def close(self) -> None:
-        """As `Journal.close`: what is under way is carried out or not, and nothing more is sent."""
+        """See `Journal.close`: what is under way is carried out or not, and nothing more is sent."""
         self.failed = self.failed or KafkaError(ErrorCode.NOT_COORDINATOR, "the shard was unloaded")
         plans, self._plans = self._plans, {}
         for end in plans.values():
@@ -218,7 +218,7 @@ class GroupJournal:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def read(self, most: int) -> Piece:
-        """As `Journal.read`."""
+        """See `Journal.read`."""
         self._check_open()
         records: list[Stored] = []
         skipped = None
@@ -278,7 +278,7 @@ class GroupJournal:
     # --- writing -----------------------------------------------------------------------------------------------------
 
     def write(self, batch: BatchBuilder, now: int) -> int:
-        """As `Journal.write`. Raises TooLargeError if a record fits into no znode."""
+        """See `Journal.write`. Raises TooLargeError if a record fits into no znode."""
         self._check_open()
         newest = self._newest(batch.build())
         self._begin_write(now)
@@ -320,7 +320,7 @@ class GroupJournal:
     def write_transactional(
         self, batch: BatchBuilder, now: int, producer_id: int, producer_epoch: int, guard: int | None
     ) -> int:
-        """As `write`, for offsets that are part of a producer's transaction. Raises what the producer is refused
+        """Like `write`, for offsets that are part of a producer's transaction. Raises what the producer is refused
         with, too."""
         self._check_open()
         built = transactional_batch(batch, producer_id, producer_epoch)
@@ -334,8 +334,8 @@ class GroupJournal:
         return self._position
 
     def write_marker(self, marker: TxnMarker, now: int) -> int:
-        """As `write`, for the marker that ends a producer's transaction. What it leaves empty is written last: as long
-        as a part of a group's offsets is not written, the transaction is open."""
+        """Like `write`, for the marker that ends a producer's transaction. What it leaves empty is written last: as
+        long as a part of a group's offsets is not written, the transaction is open."""
         self._check_open()
         self._transactions.check_marker(marker, now)
         self._begin_write(now)

@@ -5,10 +5,10 @@ one that created the ephemeral `/controller`. In the same transaction it increme
 of a controller checks the version of that znode. So of two brokers that both believe they are the controller (the older
 one was frozen, and does not know that its session has ended) only the newer one can write.
 
-Only the controller writes partitions' states: a leader among the live replicas, else -1, and an epoch that increases
-with each change. It also completes deletions. Requests to it are written to ZooKeeper: a topic is created by writing
-its registration, deleted by a name in `/admin/delete_topics`. So any broker, and Kafka's own tools of that time, can
-make them.
+Only the controller writes partitions' states: a leader among the live replicas, otherwise -1, and an epoch that
+increases with each change. It also completes deletions. Requests to it are written to ZooKeeper: a topic is created by
+writing its registration, deleted by a name in `/admin/delete_topics`. So any broker, and Kafka's own tools of that
+time, can make them.
 
     a broker dies       its znode is deleted with its session; the controller writes -1 for partitions that only it had,
                         and for those that a broker reports that it cannot open
@@ -365,7 +365,7 @@ def _give_id(term: Term, image: ClusterImage, name: str) -> Plan[int]:
     path = topic_path(name)
     data, stat = yield from ask(GetData(path))
     found = read_topic(name, data)
-    if isinstance(found, TopicRegistration) and found.topic_id is None:  # else the image is stale
+    if isinstance(found, TopicRegistration) and found.topic_id is None:  # otherwise the image is stale
         named = found._replace(topic_id=_id_of_creation(name, stat.czxid), version=3)
         yield from ask(Multi(term.check, SetData(path, named.encode(), stat.version)))
     image.reread(path)
@@ -581,7 +581,7 @@ class ClusterMember:
 
     def _give_up_a_lost_claim(self) -> Plan[bool]:
         """Delete `/controller` if it is this session's. The sequence: the claim is sent, the connection is lost, the
-        claim was carried out. Its term is unknown, and `/controller_epoch` could by now be a later controller's."""
+        claim was carried out. Its term is unknown, and `/controller_epoch` could already be a later controller's."""
         try:
             _, stat = yield from ask(GetData(CONTROLLER))
             if stat.ephemeral_owner != (yield from ask(SessionId())):

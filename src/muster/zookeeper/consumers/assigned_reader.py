@@ -157,7 +157,7 @@ class AsyncAssignedReader(forks.NotPicklable):
     # --- reading -----------------------------------------------------------------------------------------------------
 
     async def poll(self, timeout_ms: int = 1_000, *, max_records: int | None = None) -> Records:
-        """Wait for records, `timeout_ms` at most, and return up to `max_poll_records` of them, or none.
+        """Wait at most `timeout_ms` for records, and return up to `max_poll_records` of them, or none.
 
         When it is called again, the records of the last call count as processed.
 

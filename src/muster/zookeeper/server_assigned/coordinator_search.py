@@ -89,7 +89,7 @@ class CoordinatorSearch(KnownCoordinator):
             self.error = self.error or error
 
     def mark_dead(self, cause: str, now: int) -> None:
-        """As `KnownCoordinator.mark_dead`."""
+        """See `KnownCoordinator.mark_dead`."""
         if self.node_id is not None:
             self._move(CoordinatorEvent.LOST)
         super().mark_dead(cause, now)

@@ -289,7 +289,8 @@ class Link:
             self._on_state(KazooState.LOST)
 
     def end_without_loop(self) -> None:
-        """End the session if the event loop ended without it: else it would be kept alive for an owner that is gone."""
+        """End the session if the event loop ended without it: otherwise it would be kept alive for an owner that is
+        gone."""
         if self._loop.is_closed():
             self.end()
 

@@ -129,8 +129,8 @@ class ZooKeeperSession(forks.NotPicklable):
             self._current.start()
 
     async def close(self) -> None:
-        """End the session, and with it its ephemeral znodes if ZooKeeper can be reached; waits for a few seconds at
-        most. Requests in flight fail with ClosedError. A second call does nothing."""
+        """End the session, and with it its ephemeral znodes if ZooKeeper can be reached; waits for at most a few
+        seconds. Requests in flight fail with ClosedError. A second call does nothing."""
         self._check_process()
         if self._is_closed:
             return
@@ -189,7 +189,7 @@ class ZooKeeperSession(forks.NotPicklable):
 
     @property
     def session_id(self) -> int:
-        """The id of the present session, as in `Stat.ephemeral_owner`; 0 before it has one."""
+        """The id of the current session, as in `Stat.ephemeral_owner`; 0 before it has one."""
         return 0 if self._current is None else self._current.session_id
 
     @property
@@ -216,7 +216,7 @@ class ZooKeeperSession(forks.NotPicklable):
         return answer
 
     async def run(self, plan: Plan[T], others: Others | None = None) -> T:
-        """Carry out a plan. It belongs to the present session: after that has ended, SessionExpiredError is thrown in.
+        """Carry out a plan. It belongs to the current session: after that has ended, SessionExpiredError is thrown in.
 
         `others` carries out the asks that are not ZooKeeper's; what it raises is thrown into the plan.
         """

@@ -304,7 +304,7 @@ def _assigned(assignment: Assignment) -> list[TopicPartition]:
 def _member(answer: DescribedGroupMember, protocol_type: str) -> MemberDescription:
     member = MemberDescription(answer.member_id, answer.group_instance_id, answer.client_id, answer.client_host, [])
     if protocol_type != CONSUMER_PROTOCOL_TYPE:
-        return member  # Kafka Connect and others have bytes of their own
+        return member  # Kafka Connect and others have their own formats
     try:
         if answer.member_assignment:
             member.assignment = sorted(decode_assignment(answer.member_assignment).partitions)

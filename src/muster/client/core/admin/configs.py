@@ -45,7 +45,7 @@ _FIRST_WITH_TYPES = 1
 
 
 def config_changes(resource: ConfigResource, changes: Changes) -> list[ConfigChange]:
-    """The changes of one resource, checked for what the broker cannot check.
+    """The changes of one resource, with the checks that the broker cannot make.
 
     Raises:
         IllegalArgumentError: a value is missing or superfluous, or a setting is named twice.

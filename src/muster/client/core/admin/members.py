@@ -25,7 +25,7 @@ _FIRST_WITH_MEMBERS = 3
 
 
 class GroupMember(NamedTuple):
-    """A member of a group, by its `group.instance.id` if it is static, else by its member id."""
+    """A member of a group, by its `group.instance.id` if it is static, otherwise by its member id."""
 
     member_id: str = ""
     group_instance_id: str | None = None

@@ -62,7 +62,8 @@ class LogDirDescription:
 
 @dataclass(slots=True)
 class ProducerState:
-    """What the leader of a partition knows of an idempotent producer. The last two are for transactions, else None."""
+    """What the leader of a partition knows about an idempotent producer. The last two are for transactions, otherwise
+    None."""
 
     producer_id: int
     producer_epoch: int

@@ -7,8 +7,8 @@ to resume.
 
 Promises, whatever the order of calls:
 
-1. Of the records that share a lane (one key, or one partition) a job starts only when all before it are done. Two
-   jobs of a lane never run at once, not even across a loss of the partition.
+1. Of the records that share a lane (one key, or one partition) a job starts only when all before it are done. Two jobs
+of a lane never run concurrently, not even across a loss of the partition.
 2. Everything before an offset that `to_commit` returns is done, and so is everything that its metadata claims.
 3. Metadata always has room for what is done after the offset: `start` holds back records that would not fit.
 4. At most `concurrency` jobs run. Each partition has at most twice its share of `max_buffered` waiting, if the runner
@@ -123,7 +123,7 @@ class ConcurrentCore:
                     self.metrics.skipped += 1
 
     def _cut(self, progress: PartitionProgress, offset: int) -> None:
-        """Records from an offset on come again, perhaps different ones."""
+        """Records from an offset on arrive again, perhaps different ones."""
         gone = self._queue.drop(progress.partition, offset)
         gone |= {job for _, _, job in self._retries if job.progress is progress and job.record.offset >= offset}
         for job in gone:

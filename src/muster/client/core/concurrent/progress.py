@@ -7,11 +7,11 @@ metadata.
     committed         base                      high         next
        |  done  done   |   ■   done  ■  done done |  ■ ■ ■ ■ ■ |     ■ not done: waiting, running, or failed
 
-What a previous owner left in the metadata (`left`) counts as done. Until the records up to its end have come again, it
-is passed on with each commit, so that a second crash repeats no more than the first.
+What a previous owner left in the metadata (`left`) counts as done. Until the records up to its end have arrived again,
+it is passed on with each commit, so that a second crash repeats no more than the first.
 
-Offsets at which no record comes (compacted away, of aborted transactions, markers) count as done by not coming: `next`
-is after them when the following record comes.
+Offsets at which no record arrives (compacted, in aborted transactions, markers) count as done: `next` is after them
+when the following record arrives.
 
 A signal handler of the program may raise anywhere in this file, and the run then ends with a last commit. So what is
 committed must be done at every point between two changes: a record is open before `next` moves past it, and claims are
@@ -64,7 +64,7 @@ class PartitionProgress:
     ) -> None:
         self.partition = partition
         self.next: int | None = None
-        """The offset after the last record that has come; None if none has come and nothing is committed."""
+        """The offset after the last record that has arrived; None if none has arrived and nothing is committed."""
         self.high = -1
         self.high_epoch = NO_LEADER_EPOCH
         self.left_end = -1
@@ -72,9 +72,9 @@ class PartitionProgress:
         self._holes: deque[int] = deque()
         """Holes that a previous owner left and that have not come yet."""
         self._open: set[int] = set()
-        """Offsets that have come and are not done."""
+        """Offsets that have arrived and are not done."""
         self._order: deque[int] = deque()
-        """The same, in order, with some that are done by now."""
+        """The same, in order, with some that have since been done."""
         self._epochs: deque[tuple[int, int]] = deque()
         """Leader epochs of records, each with its first offset."""
         self._limit = limit
@@ -115,11 +115,11 @@ class PartitionProgress:
     # --- records -----------------------------------------------------------------------------------------------------
 
     def goes_back(self, offset: int) -> bool:
-        """Whether records from an offset on come again: an election truncated the log, or it is read again."""
+        """Whether records from an offset on arrive again: an election truncated the log, or it is read again."""
         return self.next is not None and offset < self.next
 
     def cut(self, offset: int) -> None:
-        """From this offset on the records are different now. What is known of earlier ones stays."""
+        """The records from this offset on are now different. What is known about earlier ones stays."""
         self.high, self.left_end = min(self.high, offset), min(self.left_end, offset)
         self.cuts.append(offset)
         self.next = offset
@@ -134,7 +134,7 @@ class PartitionProgress:
         return any(cut <= offset for cut in self.cuts[born:])
 
     def add(self, offset: int, leader_epoch: int = NO_LEADER_EPOCH) -> bool:
-        """A record has come. Returns whether it must be handled: a previous owner may have done so."""
+        """A record has arrived. Returns whether it must be handled: a previous owner may have done so."""
         if not self._epochs or self._epochs[-1][1] != leader_epoch:
             self._epochs.append((offset, leader_epoch))
         if offset < self.left_end and self._was_done(offset, leader_epoch):
@@ -170,7 +170,7 @@ class PartitionProgress:
             self.high_epoch = leader_epoch
 
     def move_to(self, position: int) -> None:
-        """All records before the consumer's position have come."""
+        """All records before the consumer's position have arrived."""
         if not self._open and not self.closing and (self.next is None or position > self.next):
             self.next = position
             self._epochs.append((position - 1, NO_LEADER_EPOCH))  # of other entries, such as markers
@@ -187,7 +187,7 @@ class PartitionProgress:
 
     @property
     def holes(self) -> int:
-        """How many offsets are not done, of those that have come or are known from a previous owner."""
+        """How many offsets are not done, of those that have arrived or are known from a previous owner."""
         return len(self._open) + len(self._holes)
 
     def may_start(self, offset: int) -> bool:
@@ -199,7 +199,7 @@ class PartitionProgress:
 
     @property
     def has_moved(self) -> bool:
-        """Whether records may start now that were put aside."""
+        """Whether records that were put aside may start now."""
         return self.base != self.parked_at or self.holes <= self._capacity.holes
 
     # --- committing --------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from muster.protocol.records.record_batch import BatchHeader, check_batch, iter_
 
 @dataclass(slots=True)
 class FetchedData:
-    """Record batches of one partition as one fetch brought them, from `start_offset` on.
+    """Record batches of one partition as one fetch returned them, from `start_offset` on.
 
     `position` is where in `buffer` the next batch begins. `aborted` is None for read_uncommitted.
     """
@@ -156,7 +156,7 @@ class PartitionQueue:
     def _decode_batch(self, state: PartitionState, data: FetchedData) -> None:
         position = data.position
         header = next_header(data.buffer, position)
-        if header is None:  # the last batch is cut off: the next fetch brings it again
+        if header is None:  # the last batch is cut off: the next fetch returns it again
             data.position = len(data.buffer)
             return
         if self._check_crcs:
@@ -165,7 +165,7 @@ class PartitionQueue:
             self._decoded.extend(_records(self.partition, data.buffer, position, header, state.position))
         data.position = position + header.size
         state.position = self._decoded_end = max(state.position, header.next_offset)
-        state.leader_epoch = header.partition_leader_epoch  # of hidden batches too: it belongs to the position
+        state.leader_epoch = header.partition_leader_epoch  # also for hidden batches: it belongs to the position
 
 
 def whole_batches(records: Buffer) -> tuple[int, BatchHeader | None, ProtocolError | None]:
@@ -182,7 +182,8 @@ def whole_batches(records: Buffer) -> tuple[int, BatchHeader | None, ProtocolErr
 def _records(
     partition: TopicPartition, buffer: Buffer, position: int, header: BatchHeader, first: int
 ) -> list[ConsumerRecord]:
-    """The records of a batch from offset `first` on: a fetch brings whole batches, the position may be inside one."""
+    """The records of a batch from offset `first` on: a fetch returns whole batches, and the position may be inside
+    one."""
     records = read_as(ConsumerRecord, buffer, position, header)
     if first > header.base_offset:
         records = [record for record in records if record.offset >= first]

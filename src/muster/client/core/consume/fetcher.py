@@ -132,7 +132,7 @@ class Fetcher:
         return wanted
 
     def _source(self, partition: TopicPartition, state: PartitionState, now: int) -> int | None:
-        """The broker to fetch from: the preferred replica while there is one, else the leader."""
+        """The broker to fetch from: the preferred replica while there is one, otherwise the leader."""
         preferred = state.preferred_replica
         if preferred is not None and now < state.preferred_until and self._metadata.has_replica(partition, preferred):
             return preferred
@@ -293,7 +293,7 @@ class Fetcher:
             return
         self.fetched_bytes += len(records)
         end, last, damage = whole_batches(records)
-        if isinstance(damage, UnsupportedMagicError):  # of a broker or a producer from before Kafka 0.11
+        if isinstance(damage, UnsupportedMagicError):  # from a broker or a producer older than Kafka 0.11
             records, damaged_set = to_batches(records)
             end, last, damage = whole_batches(records)
             damage = damage or damaged_set

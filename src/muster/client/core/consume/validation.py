@@ -227,6 +227,6 @@ class PositionValidation:
         if known:
             leader, version = state.leader, state.seen_version
             state.move_to(answer.end_offset, answer.leader_epoch)
-            state.leader, state.seen_version = leader, version  # this leader has just named the position
+            state.leader, state.seen_version = leader, version  # this leader has just returned the position
         else:
             self._subscription.request_reset(partition)

@@ -2,7 +2,7 @@
 
 Theory. Commits are reported in the order in which they were requested, whether they succeed or fail. A commit that may
 be retried is sent alone: nothing is sent after it before its last try has ended, because a retry could reset offsets
-that a later commit had advanced. Commits with a single try follow each other on the wire without waiting.
+that a later commit has advanced. Commits with a single try follow each other on the wire without waiting.
 
 The group decides whether a commit is still allowed. A member commits under its generation, and only while it is STABLE.
 An answer that says the generation has ended resets the member (see `membership.py`). A consumer with a manual
@@ -306,7 +306,7 @@ class Commits:
     def _judge_commit(
         self, commit: _Commit, sent: MemberGeneration, epoch: int, reply: OffsetCommitResponse, now: int
     ) -> MusterError | None:
-        """The error of an answer: its first error about the whole commit, else about the topics that are not
+        """The error of an answer: its first error about the whole commit, otherwise about the topics that are not
         authorized."""
         answers = commit_answers(reply, commit.ids)
         forbidden: set[str] = set()

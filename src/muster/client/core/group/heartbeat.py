@@ -45,5 +45,5 @@ class Heartbeat:
         self.reset_session(now)
 
     def failed(self, now: int) -> None:
-        """A heartbeat got no answer, or another error than that: the next one comes sooner (H4)."""
+        """A heartbeat got no answer, or a different error: the next one is sent sooner (H4)."""
         self.send_at = now + self._backoff.next_wait_ms()

@@ -151,8 +151,8 @@ class MemberCore:
 
         The sequence: the join is answered while the user handles records, so `assigned` waits for the next poll; the
         user does not poll for too long, and the member leaves. If the listener were called then, it would treat
-        partitions as its own that other members have by now. Partitions that the listener already knows are reported as
-        lost by the next preparation, or given up when the member leaves.
+        partitions as its own that other members have already. Partitions that the listener already knows are reported
+        as lost by the next preparation, or given up when the member leaves.
         """
         if self.step not in (RebalanceStep.REVOKING, RebalanceStep.RELEASING, RebalanceStep.ASSIGNING):
             return

@@ -233,7 +233,7 @@ class Membership(MemberCore):
     def _join(self, now: int) -> None:
         node_id = self._lookup.need()
         if node_id is None:
-            return  # `_maybe_rejoin` comes back when it is found
+            return  # `_maybe_rejoin` is called again when it is found
         topics, owned = sorted(self._subscription.topics), self._subscription.assignment()
         try:
             protocols = self._assignors.protocols(topics, owned, self.generation, self._config.client_rack)
@@ -336,7 +336,7 @@ class Membership(MemberCore):
         self.topics.match_pattern(now)
         self.is_leader = True
         assignments: list[SyncGroupRequestAssignment] = []
-        if not pending.skip_assignment:  # else a static leader came back, and the old assignment is kept (KIP-814)
+        if not pending.skip_assignment:  # otherwise a static leader came back, and the old assignment is kept (KIP-814)
             try:
                 shares = self._assignors.assign(pending, self._metadata)
                 assignments = self._assignors.encode(pending, shares)
@@ -500,7 +500,7 @@ class Membership(MemberCore):
 
 
 def _summary(shares: Mapping[str, MemberAssignment]) -> str:
-    """An assignment for the log: by partitions while they fit on a line, else in numbers."""
+    """An assignment for the log: by partitions while they fit on a line, otherwise in numbers."""
     count = sum(share.count() for share in shares.values())
     if count > MAX_PARTITIONS_LOGGED or len(shares) > MAX_PARTITIONS_LOGGED:
         return f"{count} partitions to {len(shares)} members"

@@ -1,8 +1,8 @@
 """The topics of a member: its subscription, by name or by pattern; for a leader the topics of all members.
 
 Theory. A pattern is matched with each new answer about the metadata. The member joins again when its subscription
-differs from the one it joined with, also because a topic that its pattern matches has come or gone. A leader also joins
-again when the topics that it assigned from have changed. A follower ignores such changes: its leader triggers the
+differs from the one it joined with, also because a topic that its pattern matches was created or deleted. A leader also
+joins again when the topics that it assigned from have changed. A follower ignores such changes: its leader triggers the
 rebalance.
 """
 

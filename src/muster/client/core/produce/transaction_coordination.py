@@ -110,7 +110,7 @@ class TransactionCoordination:
 
     @property
     def trouble(self) -> str:
-        """Why a call to a coordinator takes long, as far as known; else empty."""
+        """Why a call to a coordinator takes long, as far as known; otherwise empty."""
         return next((f"{one.what}: {one.trouble}" for one in self._lookups if one.trouble), "")
 
     @property
