@@ -200,10 +200,8 @@ class ConnectionCore:
             self._guarded(self.pending)
         if not self.stalled():
             self.reading = True
-        elif (
-            self.out_bytes >= HIGH_WATER and not self.reading
-        ):  # otherwise no turn would call `resume`, to end `_BY_REST`
-            self._next_turn()  # when it is written
+        elif self.out_bytes >= HIGH_WATER and not self.reading:
+            self._next_turn()  # otherwise no turn would call `resume` when it is written, to end `_BY_REST`
         return True
 
     def stalled(self) -> bool:
