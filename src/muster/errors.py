@@ -237,7 +237,7 @@ class MusterError(Exception):
     """The base class of everything that muster raises on purpose.
 
     When Kafka or the network fails, the error is a `KafkaError` with Kafka's own error code; `KafkaTimeoutError` and
-    `KafkaConnectionError` are two of them. When the call, the settings or the state of the client is wrong, the error
+    `KafkaConnectionError` are two of them. If the call, the settings or the state of the client is wrong, the error
     is another subclass. docs/reference/errors.md lists them.
     """
 
@@ -344,7 +344,7 @@ class AdminError(KafkaError):
         detail = first.message or ""
         super().__init__(first.code, detail if item in detail else f"{item}: {detail}".removesuffix(": "))
         self.item = item
-        """The first that failed, as text."""
+        """The error of the first that failed, as text."""
         self.first = first
         """Its error."""
         self.fatal = first.fatal
@@ -395,7 +395,7 @@ class CommitFailedError(KafkaError):
 
 class ProducerFencedError(KafkaError):
     """Another producer with the same `transactional_id` has taken this one's place, or the transaction took longer than
-    `transaction_timeout_ms` and was aborted by its coordinator (KIP-98). What was not committed is not written."""
+    `transaction_timeout_ms` and was aborted by its coordinator (KIP-98). What was not committed is discarded."""
 
     fatal = True
 

@@ -26,7 +26,7 @@ _lock = threading.Lock()
 
 def _in_child() -> None:
     global _lock
-    _lock = threading.Lock()  # a thread of the parent process may have held the old one
+    _lock = threading.Lock()  # a thread of the parent process may have held the old lock
 
 
 os.register_at_fork(after_in_child=_in_child)
@@ -35,7 +35,7 @@ os.register_at_fork(after_in_child=_in_child)
 class DeliveryFuture(Future[RecordMetadata]):
     """A `concurrent.futures.Future` whose condition and lists are created only when needed.
 
-    Most futures are read when they are done, or never. Creating a dozen objects for each record would cost
+    Most futures are read once they are done, or never. Creating a dozen objects for each record would cost
     more time than the rest of `send`, much of it in the garbage collector.
 
     `result` and `exception` do not use the condition: an interrupt in the middle of `Condition.__enter__` leaves it

@@ -14,7 +14,7 @@ are committed or aborted together, so a consumer with `read_committed` sees the 
    meanwhile, it has the position that its other owner committed, and keeps it (`Handout.is_kept`).
 
 An interrupt can come at any moment of a round: after its commit has succeeded, or while it is under way. So what
-happens to the round's records then follows from the commit's outcome, which `_is_committed` waits for.
+happens to the round's records depends on the commit's outcome, which `_is_committed` waits for.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def exactly_once(
         ConfigError: the settings do not allow it.
         IllegalStateError: the consumer has partitions of `assign`, not a subscription.
         MusterError: with `fatal`, another producer has taken the `transactional_id`, for example: start again with new
-            clients. Other errors are those that reading the records again does not change.
+            clients. Other errors are those that reading the records again would not resolve.
         BaseException: what the handler raised, or an interrupt. The round is aborted, and the next call reads its
             records again, unless an interrupt came so late that the round is committed. If that could not be
             determined in time, a note says so; then continue with a new consumer.
@@ -239,7 +239,7 @@ async def _async_is_committed(producer: AsyncProducer, earlier: TransactionCall 
 
 
 def _is_retried(error: BaseException) -> bool:
-    """Whether the aborted round is tried again."""
+    """Whether to try the aborted round again."""
     if not isinstance(error, KafkaError) or not error.abortable:
         return False
     if error.retriable or isinstance(error, CommitFailedError) or error.code in _RETRIED:

@@ -37,7 +37,7 @@ class Outbound:
 
 
 class ProducerHooks:
-    """What a producer calls; each method does nothing here."""
+    """The methods that a producer calls; by default each does nothing."""
 
     def on_send(self, record: Outbound) -> None:
         """A record is about to be serialized: called by `send`, in the caller's thread or task."""
@@ -51,7 +51,7 @@ class ProducerHooks:
 
 
 class ConsumerHooks:
-    """What a consumer calls; each method does nothing here."""
+    """The methods that a consumer calls; by default each does nothing."""
 
     def on_consume(self, records: Mapping[TopicPartition, Sequence[ConsumerRecord]]) -> None:
         """Records have arrived and are handed out next: called within `poll` or iteration, in the caller's thread or
@@ -88,7 +88,7 @@ class HookedReceipt(Receipt):
 
     @property
     def fields(self) -> tuple[str, Any, Any, int | None, int | None, Headers | None]:
-        """What `send` continues with."""
+        """The record with which `send` continues."""
         record = self.record
         return record.topic, record.value, record.key, record.partition, record.timestamp_ms, record.headers or None
 

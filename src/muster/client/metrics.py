@@ -1,4 +1,4 @@
-"""What `metrics()` of consumers and producers returns: numbers by Kafka's names, where they mean the same.
+"""What `metrics()` of consumers and producers returns: numbers under Kafka's names where the meaning is the same.
 
 A name comes with a group and tags, as in Kafka's `MetricName`. An unknown number, such as an average of
 nothing, is left out. docs/reference/metrics.md lists them all.
@@ -69,7 +69,7 @@ class _Collected:
             self.found[MetricName(group, name, tuple(sorted(all_tags.items())))] = float(value)
 
     def add_requests(self, group: str, requests: RequestStats | None, start: str, time: str) -> None:
-        """`start`-total and -rate, `time`-avg and -max."""
+        """The metrics `{start}-total`, `{start}-rate`, `{time}-avg` and `{time}-max`."""
         self.add(group, f"{start}-total", 0 if requests is None else requests.answered)
         if requests is not None:
             self.add(group, f"{time}-avg", requests.took_ms.average(self.now))

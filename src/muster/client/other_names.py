@@ -1,10 +1,10 @@
-"""What settings of other clients are called here: librdkafka's (confluent-kafka), Java's, kafka-python's and
+"""What this client calls the settings of other clients: librdkafka's (confluent-kafka), Java's, kafka-python's and
 aiokafka's.
 
 A setting that this client does not know is refused with a sentence from these tables. Names are written with
 underscores, as they are compared. Sources: librdkafka's CONFIGURATION.md of July 2026, the names that `ConsumerConfig`,
 `ProducerConfig` and `AdminClientConfig` of Kafka 4.2.0 give, and the keywords of kafka-python 3.0.12 and aiokafka
-0.14.0. `tests/unit/client/names` has the lists, and a test asks for each.
+0.14.0. `tests/unit/client/names` has the lists, and a test looks up each name.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ def value(name: str, given: str, allowed: Iterable[str]) -> str | None:
 
 
 def answer(name: str, known: Iterable[str]) -> str | None:
-    """What a setting of another client is called here; None if no client has it. `known` are the settings of this
+    """This client's name for a setting of another client; None if no client has it. `known` are the settings of this
     client.
 
     The name has underscores.

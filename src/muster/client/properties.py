@@ -153,7 +153,7 @@ def is_like_a_setting(text: str) -> bool:
 
 
 def choose(found: Mapping[str, str], known: Iterable[str]) -> dict[str, str]:
-    """Those of a file's settings that one client knows, by Kafka's names; `known` has them with underscores."""
+    """The settings of a file that one client knows, by Kafka's names; `known` has them with underscores."""
     names = set(known)
     return {key: value for key, value in found.items() if _name(key) in names}
 

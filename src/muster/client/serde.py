@@ -17,14 +17,14 @@ from muster.model import ConsumerRecord, Headers
 
 
 class Serializer(Protocol):
-    """An object that makes bytes of keys or values."""
+    """An object that turns keys or values into bytes."""
 
     def serialize(self, topic: str, data: Any, headers: Headers) -> bytes | None:
-        """The bytes to send; None for a record without."""
+        """The bytes to send; None for a record without a key or value."""
 
 
 class Deserializer(Protocol):
-    """An object that makes keys or values of bytes."""
+    """An object that turns bytes into keys or values."""
 
     def deserialize(self, topic: str, data: bytes, headers: Headers) -> Any:
         """What the user gets instead of the bytes."""
@@ -92,7 +92,7 @@ def _needed(function: Callable[..., Any]) -> list[str] | None:
 
 
 class Deserializers:
-    """Those of a consumer."""
+    """The deserializers of a consumer."""
 
     def __init__(self, key: DeserializerLike | None, value: DeserializerLike | None) -> None:
         self._key = serde_function("key_deserializer", "deserialize", key)
@@ -131,7 +131,7 @@ class Deserializers:
 
 
 class Serializers:
-    """Those of a producer."""
+    """The serializers of a producer."""
 
     def __init__(self, key: SerializerLike | None, value: SerializerLike | None) -> None:
         self._key = serde_function("key_serializer", "serialize", key)

@@ -1,6 +1,6 @@
 """The chart of growth: counts over the number of members, both on scales of powers of ten, formulas as lines.
 
-Zero has a place on it: the height of a count is the logarithm of the count plus one.
+Zero can be drawn: the height of a count is the logarithm of the count plus one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class GrowthLine:
     colour: int
     points: Sequence[tuple[int, float]]
     curve: Sequence[tuple[int, float]]
-    """The formula, at the members that `sampled` gives."""
+    """The formula, at the numbers of members that `sampled` returns."""
 
 
 def sampled(most: int) -> list[int]:

@@ -95,7 +95,7 @@ class HostedMember:
             say("handled", m=self.name, p=partition.partition, a=first, b=last)
 
     def leave(self) -> None:
-        """Make it leave the group once it has processed the records that it has."""
+        """Make it leave the group once it has processed its records."""
         self._leaving = True
 
     async def commit_after_pause(self) -> None:

@@ -58,7 +58,7 @@ def _setting(given: UserServers, one: SchemeRun) -> str:
 
 
 def _left_out(given: UserServers) -> list[str]:
-    """The steps that are left out, since they would stop servers of the user."""
+    """The steps that are left out, since they would stop the user's servers."""
     found = []
     if given.kafka is not None:
         found.append("stopping a broker, since the brokers are the user's")
@@ -128,7 +128,7 @@ def _checked(checks: Sequence[ResultCheck]) -> Table:
 
 
 def last_line(results: Results, checks: Sequence[ResultCheck]) -> dict[str, Any]:
-    """The figures for programs."""
+    """The results as JSON."""
     return {
         "ok": is_well(checks),
         "wrong": [check.title for check in checks if check.ok is False],

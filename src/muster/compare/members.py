@@ -1,6 +1,6 @@
 """The members that are compared: one consumer of each scheme, which reports what it reads whenever that changes.
 
-All have the same settings, as far as they have them: offsets are committed when a partition is given up and every
+All have the same settings, where those exist: offsets are committed when a partition is given up and every
 `AUTO_COMMIT_MS`, as in Kafka 0.8; assignment is by range; a session lasts `SESSION_MS`.
 """
 
@@ -54,7 +54,7 @@ class Member(Protocol):
         """Commit these offsets now, or raise a MusterError."""
 
     def assignment(self) -> set[TopicPartition]:
-        """The partitions that it reads, by its own belief."""
+        """The partitions that it believes it reads."""
 
     async def close(self) -> None:
         """Leave the group."""

@@ -124,7 +124,8 @@ def _seconds(milliseconds: int) -> str:
 
 
 def _counted(name: str, *, of_servers: bool) -> Callable[[SchemeRun], str]:
-    """A counter of ZooKeeper's, summed over the steps that happen to servers, or over those that happen to members."""
+    """One of ZooKeeper's counters, summed over the steps that happen to servers, or over those that happen to
+    members."""
     return lambda run: f"{sum(getattr(s.counted, name) for s in run.steps if (s.kind in OF_SERVERS) is of_servers):,}"
 
 
@@ -276,7 +277,7 @@ def _start_reads(join: StepResult, before: Sequence[StepResult]) -> int:
 
 
 _Measured = Callable[[StepResult, Sequence[StepResult]], int]
-"""Of a join, with the joins before it."""
+"""The counts of a join, with the joins before it."""
 
 
 def _chart(results: Results, title: str, measured: _Measured, formula: _Formula) -> str:

@@ -1,7 +1,7 @@
 """A process with one consumer of Apache Kafka 0.8.2.2, with the same input and output as a `host`.
 
 The consumer is Kafka's own ConsoleConsumer in a JVM. Its log says what it owns, its output what it has read: the values
-are the numbers that `load.py` writes to all partitions in turn, which say partition and offset.
+are the numbers that `load.py` writes to all partitions in turn, which tell partition and offset.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Peer:
         options += [f"-Dlog4j.configuration=file:{logging}", "-cp", classpath(), "kafka.tools.ConsoleConsumer"]
         options += ["--zookeeper", self._arguments.zookeeper, "--topic", self._arguments.topic]
         if int(name.removeprefix("m")) == 1:
-            options.append("--from-beginning")  # refused to any other: its group has offsets, where they begin anyway
+            options.append("--from-beginning")  # others begin at their offsets, and may not set this
         self._process = await asyncio.create_subprocess_exec(
             find_java("Kafka"),
             *options,
@@ -125,7 +125,7 @@ class Peer:
                 say("lost", m=self._name)
                 say("committed", m=self._name, outcome="none")
         if not self._left:
-            raise SystemExit(1)  # its last words are in this process's log
+            raise SystemExit(1)  # its last output is in this process's log
 
     async def _read(self) -> None:
         """Follow what it reads."""

@@ -1,6 +1,6 @@
 """The servers of a comparison: processes of this machine that end with the caller, or those that the user names.
 
-What is the user's own is never stopped: the steps that would stop it are left out.
+The user's servers are never stopped: the steps that would stop them are left out.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class UserServers:
 class Servers:
     """ZooKeeper and brokers that serve. `brokers` says how many are registered in ZooKeeper.
 
-    This class is of those that the user runs; the steps look at `broker_stops` and `zookeeper_stops` first.
+    This class is for servers that the user runs; the steps look at `broker_stops` and `zookeeper_stops` first.
     """
 
     broker_stops = False
@@ -198,7 +198,7 @@ class DifferingServers(LocalServers):
         self._lag = contextlib.ExitStack()
 
     def zookeeper_of(self, member: str) -> str:
-        """That server alone for its member, the others for all."""
+        """The lagging server only for its member, the others for all."""
         return self._follower.address if member == self._lagging else self.zookeeper
 
     async def be_late(self, delay_ms: int) -> None:
@@ -210,7 +210,7 @@ class DifferingServers(LocalServers):
         await asyncio.to_thread(self._lag.enter_context, self._ensemble.lagging(self._follower))
 
     async def catch_up(self) -> None:
-        """Let go of it."""
+        """Release the held messages."""
         self._lag.close()
 
 
@@ -234,7 +234,7 @@ async def start_servers(scheme: Scheme, folder: Path, given: UserServers, name: 
 
 
 async def _beside(scheme: Scheme, folder: Path, given: UserServers, running: contextlib.ExitStack) -> Servers:
-    """The user's Kafka; under scheme 2 with coordinators of one's own."""
+    """The user's Kafka; under scheme 2 with its own coordinators."""
     assert given.kafka is not None
     assert given.zookeeper is not None
     async with AsyncAdmin(bootstrap_servers=given.kafka, client_id="muster-compare") as admin:
@@ -304,7 +304,7 @@ async def _enter(running: contextlib.ExitStack, server: contextlib.AbstractConte
         while not entering.done():
             with contextlib.suppress(asyncio.CancelledError):
                 if kill is not None:
-                    await asyncio.to_thread(kill)  # it may be long until it serves
+                    await asyncio.to_thread(kill)  # it may take long until it serves
                 await asyncio.wait([entering], timeout=POLL_INTERVAL_S)
         entering.exception()  # a killed server fails, as expected
         raise

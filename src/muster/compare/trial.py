@@ -150,7 +150,7 @@ class Trial:
 
     async def _rest(self) -> None:
         """Wait until ZooKeeper is idle: what servers do for a new topic and a first producer does not belong to a step.
-        One that others use, too, may never be idle."""
+        A server that others also use may never be idle."""
         give_up = monotonic_ms() + REST_MS
         before, now = None, await self._servers.counters()
         while before is None or (now[:3] != before[:3] and monotonic_ms() < give_up):
@@ -280,7 +280,7 @@ class Trial:
         await self._settled(since)
 
     async def _join_late(self, member: str) -> None:
-        """A server learns late for as long as it takes others to see the newcomer, and to try in vain."""
+        """A server lags until the others have seen the new member and failed to rebalance."""
         since = self._now()
         await self._servers.be_late(LATE_MS)
         self._active.append(member)
@@ -335,7 +335,7 @@ class Trial:
         await self._settled(healed)
 
     async def _stop_broker(self) -> None:
-        """Stop a broker that does not coordinate the group: what becomes of partitions is looked at here."""
+        """Stop a broker that does not coordinate the group: what matters here is what happens to partitions."""
         await self._servers.stop_broker(-1 if self.scheme.watches else await self._coordinator())
 
     async def _coordinator(self) -> int:
@@ -421,7 +421,7 @@ class Trial:
 
 
 def _added(before: dict[str, Work], after: dict[str, Work]) -> Work:
-    """What the members did in between."""
+    """What the members did between the two reports."""
     total = Work()
     for member, work in after.items():
         total += work.since(before.get(member, Work()))

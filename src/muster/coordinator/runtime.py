@@ -406,7 +406,7 @@ class CoordinatorRuntime(Shards[GroupShard]):
 
     def topics_changed(self, names: Iterable[str] | None = None) -> None:
         """Topics were created or deleted, or their partitions or leaders changed; None means any topic. Server-assigned
-        groups rebalance if it affects them. A shard that is not loaded checks when it is."""
+        groups rebalance if it affects them. A shard that is not loaded checks that when it is loaded."""
         if not self.assigns:
             return
         some = None if names is None else frozenset(names)
@@ -417,7 +417,7 @@ class CoordinatorRuntime(Shards[GroupShard]):
 
     def topics_deleted(self, topics: Iterable[str]) -> Generator[None, None, None]:
         """Topics were deleted: remove their committed offsets, some at a time. A shard that is not loaded removes them
-        when it is. No topic of such a name may be created before this ends."""
+        when it is loaded. No topic of such a name may be created before this ends."""
         gone = frozenset(topics)
         self.topics_changed(gone)
         for served in list(self._served.values()):

@@ -38,13 +38,13 @@ _UNKNOWN_MS = -1
 
 
 class Notify(Protocol):
-    """Receives a sentence about something that takes long."""
+    """Receives a sentence about something that takes a long time."""
 
     def __call__(self, sentence: str, /) -> None: ...
 
 
 class HistoryEngine(Protocol):
-    """Makes rows of a topic's records: `read_history`, or another engine with the same result."""
+    """Turns a topic's records into rows: `read_history`, or another engine with the same result."""
 
     def __call__(
         self, topic: TopicSource, limits: Limits, groups: Collection[str] | None, now_ms: int | None, /
@@ -67,7 +67,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class HistoryReading:
-    """Everything that was read, before the report is made."""
+    """Everything that was read, before the report is generated."""
 
     selection: Selection
     where: str

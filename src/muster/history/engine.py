@@ -67,7 +67,7 @@ class GroupHistory:
         self.from_ms, self.until_ms = min(known, default=None), max(known, default=None)
 
     def leave_out_sinks(self, named: Collection[str]) -> None:
-        """Leave out groups in which a Spark sink marks what it has written; of those `named` the kind stays."""
+        """Leave out groups in which a Spark sink marks what it has written; the kinds of those in `named` stay."""
         sinks = {group for group, kind in self.kinds.items() if kind is GroupKind.SINK}
         rows = self.rows
         rows.generations = [row for row in rows.generations if row.group not in sinks]

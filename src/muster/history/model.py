@@ -63,7 +63,8 @@ class Place(NamedTuple):
     offset: int
     timestamp_ms: int
     leader_epoch: int
-    """Of the batch: it increases when another broker becomes the group's coordinator. -1 if not known."""
+    """The leader epoch of the batch: it increases when another broker becomes the group's coordinator. -1 if not
+    known."""
 
 
 class Entry(NamedTuple):

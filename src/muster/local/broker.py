@@ -64,8 +64,8 @@ class LocalBroker(_Command):
 
     @property
     def was_killed(self) -> bool:
-        """Whether an earlier one in this folder did not end cleanly, while none runs."""
-        from muster.log.store import CLEAN_SHUTDOWN_FILE  # the log itself is the broker's, in its own process
+        """Whether the last broker in this folder did not end cleanly, and none is running."""
+        from muster.log.store import CLEAN_SHUTDOWN_FILE  # the log itself is open in the broker's own process
 
         return self.data_dir.exists() and not (self.data_dir / CLEAN_SHUTDOWN_FILE).exists()
 

@@ -21,7 +21,7 @@ PATIENCE_S = 60.0
 
 
 def check_kazoo() -> None:
-    """Raises ConfigError where kazoo is not installed, which the brokers of a cluster need."""
+    """Raises ConfigError if kazoo, which the brokers of a cluster need, is not installed."""
     if find_spec("kazoo") is None:
         raise ConfigError("a cluster on ZooKeeper needs kazoo: pip install 'muster-kafka[zookeeper]'")
 
@@ -76,12 +76,12 @@ class LocalCluster(RunsInBlock):
 
     @property
     def zookeeper(self) -> str:
-        """The addresses of ZooKeeper's servers, as clients take them."""
+        """The addresses of ZooKeeper's servers, as clients expect them."""
         return self.ensemble.address
 
     @property
     def bootstrap(self) -> str:
-        """The addresses of all brokers, as clients take them."""
+        """The addresses of all brokers, as clients expect them."""
         return ",".join(broker.bootstrap for broker in self.brokers.values())
 
     @property

@@ -31,7 +31,7 @@ _DOWNLOADED = re.compile(r"Downloaded from \S+ \S*/(\S+)")
 
 
 def zookeeper_classpath(progress: ReportProgress | None = None) -> str:
-    """The class path with ZooKeeper's server; fetched where that is the only way, which takes a while.
+    """The class path with ZooKeeper's server; fetched if that is the only way, which takes a while.
 
     Raises:
         ConfigError: it is not installed, and cannot be fetched.
@@ -60,7 +60,7 @@ def fetch(
     properties: Mapping[str, str] | None = None,
     progress: ReportProgress | None = None,
 ) -> None:
-    """Let Maven fetch the jars that a project file names into a folder of the cache, unless they are there. Several
+    """Let Maven fetch the jars that a project file names into a folder of the cache, unless it has them. Several
     processes may ask for the same folder concurrently.
 
     Raises:
@@ -95,7 +95,7 @@ def _fetch(pom: Path, folder: Path, what: str, properties: Mapping[str, str], pr
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether a folder has the jars that were fetched into it, as they were."""
+    """Whether a folder still has the jars that were fetched into it, unchanged."""
     try:
         lines = (folder / LISTING).read_text().splitlines()
         return bool(lines) and all(_sum(folder / name) == digest for digest, name in map(str.split, lines))

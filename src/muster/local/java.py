@@ -56,7 +56,7 @@ def missing_java(purpose: str) -> ConfigError:
 
 
 def java_version(command: str) -> int:
-    """The feature version of a java command, 0 where it does not run."""
+    """The feature version of a java command, 0 if it does not run."""
     try:
         done = subprocess.run([command, "-version"], capture_output=True, text=True, check=False)
     except OSError:

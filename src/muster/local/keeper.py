@@ -2,10 +2,10 @@
 
 keeper.py USERS PIDFILE COMMAND ARGUMENT…
 
-A process that uses the server holds a shared lock on the file USERS. The kernel gives the lock back when it ends,
-however it ends, so that a program that is killed leaves no server behind, and several processes can share one server
-without counting each other. The keeper holds no lock while the server is in use; once it can have the lock for itself,
-it ends the server, and keeps the lock until the server is gone: a newcomer waits for that and starts another.
+A process that uses the server holds a shared lock on the file USERS. The kernel releases the lock when it ends, however
+it ends, so that a program that is killed leaves no server behind, and several processes can share one server without
+counting each other. The keeper holds no lock while the server is in use; once it can get the lock exclusively, it ends
+the server, and keeps the lock until the server is gone: a newcomer waits for that and starts another.
 
 It also holds the lock on PIDFILE while the server runs (`server.pid_in` looks at that), and ends as the server did. It
 runs as a script, without the package, so that it is small and starts quickly.

@@ -19,10 +19,10 @@ atexit.register(_reserved.close)
 def free_ports(count: int) -> list[int]:
     """Free ports of the loopback interface, below those that the system hands to outgoing connections.
 
-    On Linux they stay this process's own as long as it lives, so that no other caller, here or in another process, is
-    given one before its server listens, or while that is killed and started again. Each is bound to a socket that does
-    not listen: connections are refused, and a server may listen there that sets SO_REUSEADDR, as Java's, asyncio's and
-    muster's do.
+    On Linux they stay reserved for this process as long as it lives, so that no other caller, here or in another
+    process, gets one before its server listens, or while that is killed and restarted. Each is bound to a socket that
+    does not listen: connections are refused, and a server may listen there that sets SO_REUSEADDR, as Java's, asyncio's
+    and muster's do.
     """
     found: list[int] = []
     for port in random.SystemRandom().sample(range(20_000, 32_000), k=1_000):

@@ -20,8 +20,8 @@ class Relay:
     """Listens on a port, and forwards each connection to `target`. A context manager.
 
     What the target sends back may be late by `delay_ms`, or held altogether (`hold`, `release`); what is sent to the
-    target passes immediately. An end of a connection passes in its turn, as bytes do. What is held when all connections
-    are ended (`cut`) is lost.
+    target passes immediately. The end of a connection passes in order, as bytes do. Bytes that are held when all
+    connections are ended (`cut`) are lost.
     """
 
     def __init__(self, target: int, *, patience_s: float = _PATIENCE_S) -> None:
@@ -91,10 +91,10 @@ class Relay:
         self._run(self._give, late, near)
 
     def _connect(self) -> socket.socket | None:
-        """A connection to the target, for which a moment is waited.
+        """A connection to the target, with a short wait for the target to listen.
 
-        The sequence: a server votes for another, and comes before that one listens. Without a relay it is refused,
-        and try again; one that is accepted and dropped votes again, and the other waits 30 s for it.
+        The sequence: a server votes for another, and connects before that one listens. Without a relay it is refused,
+        and tries again; one that is accepted and dropped votes again, and the other waits 30 s for it.
         """
         deadline = time.monotonic() + self._patience_s
         while not self._closed:
@@ -136,7 +136,7 @@ class Relay:
             late.put((time.monotonic(), data))
 
     def _give(self, late: queue.SimpleQueue[tuple[float, bytes]], near: socket.socket) -> None:
-        """Bytes from the queue, when their time has come."""
+        """Bytes from the queue, once their delay is over."""
         with contextlib.suppress(OSError):
             while True:
                 taken_at, data = late.get()
@@ -148,7 +148,7 @@ class Relay:
         self._end(near)
 
     def _end(self, one: socket.socket) -> None:
-        """No more bytes in either direction: servers take half an end for none."""
+        """No more bytes in either direction: servers ignore a half-closed connection."""
         with contextlib.suppress(OSError):
             one.shutdown(socket.SHUT_RDWR)
         with self._lock:

@@ -67,7 +67,7 @@ def pid_in(folder: Path) -> int | None:
 
 
 class RunsInBlock:
-    """A context manager: what it starts runs in the block, and is stopped at its end, or killed where an error ends it.
+    """A context manager: what it starts runs in the block, and is stopped at its end, or killed if an error ends it.
 
     `users` is the file whose shared lock keeps it running (`held`).
     """
@@ -109,7 +109,7 @@ class RunsInBlock:
 class LocalServer(RunsInBlock):
     """One server with a folder of its own. A subclass says how it is started, and when it is ready.
 
-    `users` is its own unless several servers are to share one.
+    `users` is its own unless several servers share one.
     """
 
     def __init__(self, name: str, folder: Path, port: int = 0, users: Path | None = None) -> None:
@@ -137,7 +137,7 @@ class LocalServer(RunsInBlock):
 
     @property
     def log_file(self) -> Path:
-        """What it has printed since its folder was made."""
+        """What it has printed since its folder was created."""
         return self.folder / "server.log"
 
     @property
@@ -159,14 +159,14 @@ class LocalServer(RunsInBlock):
 
     @property
     def ending(self) -> str | None:
-        """How it ended, as text; None while it runs, and where another process has started it."""
+        """How it ended, as text; None while it runs, and if another process started it."""
         code = None if self._process is None else self._process.poll()
         if code is None:
             return None
         return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
 
     def start(self) -> None:
-        """Start, on the data of an earlier start where there is some, and return when it serves.
+        """Start, on the data of an earlier start if there is any, and return when it serves.
 
         Raises:
             ServerFailedError: it runs already, it ended instead, or it does not serve in time.
@@ -267,14 +267,14 @@ class LocalServer(RunsInBlock):
         os.kill(pid, how)
 
     def _end_by_keeper(self) -> None:
-        """End it though its process id cannot be read: its folder was removed, or it has just been launched."""
+        """End it although its process id cannot be read: its folder was removed, or it has just been started."""
         if self._process is not None:
             self._process.terminate()
 
     def _wait_until_gone(self, patience_s: float | None = None) -> bool:
         deadline = None if patience_s is None else time.monotonic() + patience_s
         if self._process is not None:
-            # Its keeper ends after it, and may not have begun: the file of its process id says nothing yet.
+            # Its keeper ends after it, and may not have started: then the file has no process id yet.
             try:
                 self._process.wait(patience_s)
             except subprocess.TimeoutExpired:
@@ -292,5 +292,5 @@ class LocalServer(RunsInBlock):
 def _is_stopped(task: Path) -> bool:
     try:
         return (task / "stat").read_text().rpartition(")")[2].split()[0] == "T"
-    except OSError:  # it has ended meanwhile
+    except OSError:  # it has ended in the meantime
         return True

@@ -22,7 +22,7 @@ SETTINGS: Mapping[str, object] = {
     "maxClientCnxns": 0,
     "admin.enableServer": "false",
     "4lw.commands.whitelist": "*",
-    # In ticks, that is 30 s: a busy machine must not make a server leave its ensemble.
+    # In ticks: that is 30 s: a busy machine must not make a server leave its ensemble.
     "initLimit": 60,
     "syncLimit": 60,
 }
@@ -78,19 +78,19 @@ class ZooKeeperServer(LocalServer):
         options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
         options += [f"-Dzookeeper.forceSync={'yes' if self._fsync else 'no'}"]
         options += ["-Dorg.slf4j.simpleLogger.showDateTime=true", "-cp", self.classpath()]
-        # The locale decides how Java writes names of files. It begins as a single server does without members.
+        # The locale decides how Java writes names of files. Without members it starts as a single server.
         java = ["/usr/bin/env", "LC_ALL=C.UTF-8", self.java(), *options]
         return [*java, "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(configuration)]
 
     def is_ready(self) -> bool:
         """Whether it serves, in an ensemble: with a quorum. Another server that has its port is not mistaken for it.
 
-        It answers `ruok` before it serves, and may never answer what it took a moment too early.
+        It answers `ruok` before it serves, and may never answer a request that arrived slightly too early.
         """
         return f"dataDir={self.folder / 'data'}" in self.four_letters("conf", 2)
 
     def four_letters(self, word: str, timeout_s: float = 60) -> str:
-        """Its answer to one of ZooKeeper's four-letter words, "" where nothing listens."""
+        """Its answer to one of ZooKeeper's four-letter words, "" if nothing listens."""
         try:
             with socket.create_connection((LOOPBACK, self.port), timeout=timeout_s) as connection:
                 connection.sendall(word.encode())
@@ -118,7 +118,7 @@ class Ensemble(RunsInBlock):
     """Servers that are one ZooKeeper: while a majority runs, it serves.
 
     `ports` are those for clients, one for each server. With `relayed` a server reaches the others by relays of this
-    process, so that it can be made to lag.
+    process, so that tests can make it lag.
     """
 
     def __init__(
@@ -170,8 +170,8 @@ class Ensemble(RunsInBlock):
         and its sessions believe they are connected. Afterwards it catches up.
 
         Consequences: the leader does not hear from the sessions of that server, so each expires after its timeout, with
-        its ephemeral nodes; the session is not notified. After `syncLimit` ticks, 30 s where it is not set, the
-        server gives its leader up, and does not serve until the block is left.
+        its ephemeral nodes; the session is not notified. After `syncLimit` ticks, 30 s if it is not set, the server
+        gives up on its leader, and does not serve until the block is left.
         """
         relays = [relay for (one, _), relay in self._relays.items() if one == server.number]
         assert relays, "an ensemble whose servers may lag is made with relayed=True"

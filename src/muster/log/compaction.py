@@ -9,12 +9,12 @@
    that no tombstone is gone before the records that it deletes.
 
 Only synced segments take part: otherwise a power cut could take back the newer value for which an older one was
-dropped. And only those before the last stable offset, whose transactions are all decided.
+dropped. Also, only those before the last stable offset, whose transactions are all decided.
 
 A tombstone stays for `delete_retention_ms` after compaction has first met it, so that a consumer that is still reading
 learns that the key is gone. The end of that time is written into the batch itself, as its delete horizon (KIP-534). A
 batch that loses records keeps its base offset, its last offset and its sequences. The last batch of a producer stays
-even when empty, so that the producer's state can be built from the log (as in Kafka's Cleaner); where only a marker is
+even when empty, so that the producer's state can be built from the log (as in Kafka's Cleaner); if only a marker is
 left of it, the markers with its epoch stay.
 
 Records of aborted transactions are dropped in the first run and never replace an older value. A marker stays as long as
@@ -74,7 +74,7 @@ class Replacement:
 
 @dataclass(slots=True)
 class CleaningRun:
-    """The replacements, each made when it is asked for, and where the dirty part begins after all of them."""
+    """The replacements, each made on demand, and where the dirty part begins after all of them."""
 
     replacements: Iterator[Replacement]
     cleaned_to: int
@@ -105,8 +105,9 @@ def clean(
 ) -> CleaningRun | None:
     """The compacted form of `sealed`. None if nothing is dirty. Raises OSError, CorruptRecordError.
 
-    `producers` has what must stay of each producer, `aborted` the aborted transactions that overlap with `sealed`, also
-    those whose markers are later. `breathe` is called between batches; it may wait, and raise CompactionStopped."""
+    `producers` has what must be kept for each producer, `aborted` the aborted transactions that overlap with `sealed`,
+    also those whose markers are later. `breathe` is called between batches; it may wait, and raise
+    CompactionStopped."""
     sealed = _old_enough(sealed, config, now)
     keys = _read_keys(sealed, cleaned_to, aborted, breathe)
     if keys is None:
@@ -354,7 +355,7 @@ def commit(replacement: Replacement) -> None:
 
 
 def finish(replacement: Replacement) -> None:
-    """Removes the old segments and gives the new one its name. To be called again if it raises OSError."""
+    """Removes the old segments and gives the new one its name. Call it again if it raises OSError."""
     new = replacement.new
     if new.path.suffix == ".swap":
         _exchange(new.files, new.path, [old.base_offset for old in replacement.old])
@@ -365,7 +366,7 @@ def finish(replacement: Replacement) -> None:
 
 
 def discard(new: Segment) -> None:
-    """Forgets a new segment that is no longer wanted. A file that cannot be removed goes at the next start."""
+    """Forgets a new segment that is no longer wanted. A file that cannot be removed is removed at the next start."""
     new.close()
     with contextlib.suppress(OSError):
         new.files.unlink_if_exists(new.path)

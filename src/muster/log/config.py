@@ -1,4 +1,4 @@
-"""Settings of a log, with Kafka's topic settings' names and defaults, and the errors that a log answers with."""
+"""Settings of a log, with Kafka's topic settings' names and defaults, and the errors that a log raises."""
 
 from __future__ import annotations
 

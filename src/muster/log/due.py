@@ -48,8 +48,8 @@ def _latest(segment: Segment) -> int:
 
 
 def is_dirty(sealed: Sequence[Segment], config: LogConfig, cleaned_to: int, now: int) -> bool:
-    """Whether the share of the sealed segments that was not compacted yet is as large as the settings demand, or one of
-    them has waited for as long as they allow (KIP-354; its age is that of its first batch)."""
+    """Whether the share of the sealed segments that was not compacted yet is as large as the settings require, or one
+    of them has waited for as long as they allow (KIP-354; its age is that of its first batch)."""
     total = sum(segment.size for segment in sealed)
     dirty = [segment for segment in sealed if segment.next_offset > cleaned_to]
     size = sum(segment.size for segment in dirty)

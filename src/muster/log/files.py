@@ -60,7 +60,7 @@ class Files:
             self.unlink(path)
 
     def make_folders(self, folder: Path) -> None:
-        """Makes the folder and its parents where they are missing."""
+        """Creates the folder and its parents if they are missing."""
         if not folder.is_dir():
             self.make_folders(folder.parent)
             self.mkdir(folder)
@@ -118,7 +118,7 @@ def put_whole(files: Files, path: Path, data: bytes, *, sync: bool) -> None:
         files.replace(temporary, path)
     except OSError:
         with contextlib.suppress(OSError):
-            files.unlink(temporary)  # on a full disk it would take up the space that is left
+            files.unlink(temporary)  # on a full disk it would take up the remaining space
         raise
 
 

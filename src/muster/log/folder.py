@@ -1,7 +1,7 @@
 """The data folder itself: its lock, and what the files and folders in it are.
 
     TOPIC-PARTITION                    a partition: nothing but the files that a log makes
-    TOPIC-PARTITION.HEX-delete         a partition that is being deleted; goes at the next start
+    TOPIC-PARTITION.HEX-delete         a partition that is being deleted; removed at the next start
     TOPIC-PARTITION.HEX-stray          a partition that no topic of the catalogue has, set aside for inspection
 
 HEX is 32 digits: random, or the id of the topic that gets its partition back when it exists again. A topic's name is
@@ -84,7 +84,7 @@ def parse_partition(name: str) -> TopicPartition | None:
 
 
 def is_own_file(name: str) -> bool:
-    """Whether a file of this name is muster's own, besides the partitions' folders."""
+    """Whether a file of this name belongs to muster, other than the partitions' folders."""
     return _OWN_FILE.match(name) is not None or set_aside_suffix(name) is not None
 
 

@@ -7,7 +7,7 @@ acknowledged: all written records; under FsyncPolicy.ALWAYS only those that have
 read is decided in `readable_end`, and nowhere else.
 
 Transactions
-    Records before last_stable_offset are of decided transactions, or of none. Open transactions are part of
+    Records before last_stable_offset belong to decided transactions, or to none. Open transactions are part of
     `PartitionProducers` and its snapshots, and are rebuilt from the same batches as the sequences (producer_state.py;
     transactions.py has the last stable offset). Each segment has an index of the transactions that its markers aborted
     (aborted_index.py).
@@ -97,7 +97,7 @@ class PartitionLog:
         """Sealed segments that still have to be synced, and to get their indexes and snapshots."""
         self._new_files = False
         self._exchanged: list[compaction.Replacement] = []
-        """Compacted segments that count already, whose predecessors could not be removed yet."""
+        """Compacted segments that are valid already, but whose predecessors could not be removed yet."""
         self.in_trouble = False  # whether the last write, or a read since, has failed
         self._closed = False
         self._positions = Positions()
@@ -166,7 +166,7 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """Records before it are of decided transactions, or of none. Not before the log's start."""
+        """Records before it belong to decided transactions, or to none. Not before the log's start."""
         return self._stable_end(self.high_watermark)
 
     def _stable_end(self, high_watermark: int) -> int:
@@ -248,7 +248,7 @@ class PartitionLog:
         self, producer_id: int, producer_epoch: int, first_sequence: int, *, tv2: bool, now: int
     ) -> int | None:
         """The guard to append a transactional batch with, once its coordinator has confirmed that the partition belongs
-        to the producer's transaction. None: the transaction is open here, so that is known already.
+        to the producer's transaction. None: the transaction is open here, so the coordinator has already confirmed it.
 
         `tv2`: the client knows transaction version 2. Raises LogError(INVALID_PRODUCER_EPOCH) for an older epoch."""
         with self._lock:
@@ -370,7 +370,7 @@ class PartitionLog:
                     f"offset {offset} of {self.topic_partition} is not between "
                     f"{self._log_start_offset} and {self._log_end_offset}",
                 )
-            # Read once: a sync that ends in between would move both.
+            # Both are read once: a sync that ends in between would move them.
             high_watermark = self.high_watermark
             stable = self._stable_end(high_watermark)
             committed = isolation_level == READ_COMMITTED
@@ -574,8 +574,8 @@ class PartitionLog:
     # ------------------------------------------------------------------------------------------- retention, compaction
 
     def delete_records(self, before_offset: int) -> int:
-        """Makes `before_offset` the log's start (-1 is the high watermark) and returns the start. The bytes go with the
-        next `enforce_retention`. Raises LogError(OFFSET_OUT_OF_RANGE)."""
+        """Makes `before_offset` the log's start (-1 is the high watermark) and returns the start. The next
+        `enforce_retention` removes the bytes. Raises LogError(OFFSET_OUT_OF_RANGE)."""
         with self._lock:
             offset = self.high_watermark if before_offset == -1 else before_offset
             if not 0 <= offset <= self.high_watermark:
@@ -588,7 +588,7 @@ class PartitionLog:
         """Deletes the oldest segments: those before the log's start and, where the policy deletes, those beyond the
         retention by time or size. Returns how many. Forgets idempotent producers that were idle for too long.
 
-        The active segment goes too when it is due; then the log is empty. Raises LogFailedError."""
+        The active segment is deleted too when it is due; then the log is empty. Raises LogFailedError."""
         self.remove(doomed := self.retire(now), one_by_one=True)
         return len(doomed)
 
@@ -617,8 +617,8 @@ class PartitionLog:
             return doomed
 
     def remove(self, doomed: list[Segment], *, one_by_one: bool = False) -> None:
-        """The second half of `enforce_retention`: deletes the files. The next start deletes files that are left. Where
-        the new start is not durable, `one_by_one`: each segment is gone for good before the next goes."""
+        """The second half of `enforce_retention`: deletes the files. The next start deletes any remaining files. If the
+        new start is not durable, `one_by_one`: each segment's removal is durable before the next begins."""
         try:
             for segment in doomed:
                 if one_by_one and segment.aborted:
@@ -643,7 +643,7 @@ class PartitionLog:
         return is_dirty(sealed, self.config, self.cleaned_to, now)
 
     def compact(self, now: int, breathe: Callable[[], None] = lambda: None) -> compaction.Statistics | None:
-        """Rewrites the sealed segments before the last stable offset so that of each key only the last record stays
+        """Rewrites the sealed segments before the last stable offset so that only the last record of each key stays
         (and tombstones for `delete_retention_ms` after they are first met). Offsets stay. None if there is nothing to
         do.
 

@@ -81,7 +81,7 @@ def load(
     recovery = _Recovery(directory, config, now, sync, files, cleaned_to)
     names = recovery.names()
     if not names and not recovery_point and not log_start_offset:
-        return recovery.loaded  # never written: of a hundred thousand partitions most may be
+        return recovery.loaded  # never written, like perhaps most of a hundred thousand partitions
     if names:
         recovery.finish_swaps(names)
     bases = recovery.bases(log_start_offset)
@@ -130,7 +130,7 @@ class _Recovery:
         self._without_producers: set[Segment] = set()
         """Segments that were read through, and have no batch of a producer."""
         self._seen_end = 0
-        """The offset after the last good batch that was seen, even if that batch is not in the log."""
+        """The offset after the last good batch that was found, even if that batch is not in the log."""
 
     def names(self) -> list[str]:
         """The names of the log's files. Everything else in the folder is left alone."""
@@ -183,8 +183,9 @@ class _Recovery:
         try:
             fd = segment.fileno()
             if self._sync:
-                # Data that the earlier process could not write to disk: the system may report the error now, or never.
-                # After an error its memory may differ from the disk, so the batches are read from the disk itself.
+                # The earlier process may have failed to write data to disk: the system may report the error now, or
+                # never. After an error its memory may differ from the disk, so the batches are read from the disk
+                # itself.
                 self._files.sync(fd)
                 os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             size = os.fstat(fd).st_size
@@ -206,7 +207,7 @@ class _Recovery:
         if end is not None:
             segment.seal()
             self._unsaved.append(segment)
-        elif segment.aborted.path.exists():  # from the last shutdown: it may list markers that were lost
+        elif segment.aborted.path.exists():  # written at the last shutdown: it may list markers that were lost
             self._files.unlink_if_exists(segment.aborted.path)
             self.changed = True
 

@@ -30,7 +30,7 @@ class MarkerResult(NamedTuple):
 
 class ReadResult(NamedTuple):
     """Whole batches, perhaps none. The first may begin before the offset that was asked for. The view stays valid as
-    long as it is referred to; `next_offset` is where to read on. For a large read, `file_range` says where
+    long as it is referred to; `next_offset` is where to continue reading. For a large read, `file_range` says where
     in the file the bytes are.
     `aborted` has producer id and first offset of each aborted transaction among them; None for READ_UNCOMMITTED."""
 

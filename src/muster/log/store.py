@@ -40,7 +40,8 @@ _CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, CLEANED_OFFSETS)
 _NAMES_SHOWN = 5
 
 _REMOVED_AT_ONCE = 50
-"""The most folders of deleted partitions that are removed while the caller waits: each may take some milliseconds."""
+"""The most folders of deleted partitions that are removed while the caller waits: each may take several
+milliseconds."""
 
 
 @dataclass(slots=True)
@@ -182,7 +183,7 @@ class LogStore:
         if clean:
             self._files.unlink(marker)
         if self.fsync is not FsyncPolicy.NEVER:
-            # The mark of a clean shutdown must not come back beside later writes. And folders that a killed process has
+            # The mark of a clean shutdown must not come back after later writes. And folders that a killed process has
             # made may not be durable yet.
             self._files.sync_folder(self.root)
 
@@ -202,7 +203,7 @@ class LogStore:
         return self._logs.get(topic_partition)
 
     def make_room(self, partitions: Iterable[TopicPartition]) -> None:
-        """To be called before partitions are created: removes what is left of earlier ones with the same names. Raises
+        """Call it before partitions are created: removes the remains of earlier ones with the same names. Raises
         FileExistsError if another file has the name of a partition's folder, OSError."""
         wanted = list(partitions)
         for partition in wanted:
@@ -242,7 +243,7 @@ class LogStore:
         return log
 
     def delete_all(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
-        """`deleting`, in one go."""
+        """`deleting`, without a break."""
         steps = self.deleting(partitions)
         while True:
             try:
@@ -335,7 +336,7 @@ class LogStore:
         self._logs[log.topic_partition] = log
 
     def delete_aside(self, topic_ids: Collection[bytes]) -> None:
-        """Removes everything that was set aside of these topics. Raises OSError."""
+        """Removes everything that was set aside from these topics. Raises OSError."""
         ends = tuple(f".{topic_id.hex()}{names.STRAY}" for topic_id in topic_ids)
         for name in sorted(os.listdir(self.root)):
             if name.endswith(ends):
@@ -408,7 +409,7 @@ class LogStore:
         try:
             self.write_checkpoints()
             one_by_one = False
-        except OSError:  # the disk may be full: then files must go all the more. If it lasts, it is raised below.
+        except OSError:  # the disk may be full: removing files matters even more then; if it lasts, it is raised below
             one_by_one = True
         for log, doomed in retired:
             log.remove(doomed, one_by_one=one_by_one)
@@ -477,7 +478,7 @@ class LogStore:
 
     def close(self, *, clean: bool = True) -> None:
         """Closes all logs and releases the directory. With `clean` they are synced and marked, so that the next start
-        need not check them; without it, all stays as a crash would leave it. If a log fails, the shutdown is not
+        need not check them; without it, everything stays as a crash would leave it. If a log fails, the shutdown is not
         clean."""
         if not self._lock.held:
             return

@@ -58,7 +58,7 @@ class _CachedPage:
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
     protocol_version = "HTTP/1.1"
-    default_request_version = "HTTP/1.0"  # so that every answer has a head
+    default_request_version = "HTTP/1.0"  # so that every response has a header
     error_content_type = "text/plain; charset=utf-8"
     error_message_format = "%(message)s: %(explain)s\n"
 

@@ -32,7 +32,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A stretch of one row of a timeline, coloured by `owner`, the index of its label."""
+    """A segment of one row of a timeline, coloured by `owner`, the index of its label."""
 
     row: int
     owner: int
@@ -53,7 +53,7 @@ class NumberedLine:
 
 @dataclass(frozen=True, slots=True)
 class Shade:
-    """A labelled stretch of time, across all rows or in one (`row`).
+    """A labelled period, across all rows or in one (`row`).
 
     `class_` is its class in the style sheet.
     """
@@ -217,7 +217,7 @@ def timeline(
     until_ms: int = 1,
     origin_ms: int | None = None,
 ) -> str:
-    """Rows of coloured bands over time, with numbered markers through all of them and stretches that all rows share.
+    """Rows of coloured bands over time, with numbered markers through all of them and periods that all rows share.
 
     The axis goes to at least `until_ms`, so that several of them can be compared. It counts seconds from zero; with an
     origin, the time since the epoch at its zero, it shows the time of day in UTC.
@@ -342,7 +342,7 @@ def _spoken(bars: Sequence[Bar], unit: str) -> str:
 
 
 def _formatted(value: float) -> str:
-    """A count as it is, a measure to a tenth."""
+    """A count unchanged, a measurement rounded to a tenth."""
     return f"{value:,}" if isinstance(value, int) else f"{value:.1f}"
 
 

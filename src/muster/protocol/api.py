@@ -65,7 +65,7 @@ EARLIEST_TIMESTAMP = -2
 
 
 class CoordinatorType(IntEnum):
-    """What FindCoordinator looks for."""
+    """The kinds of key in FindCoordinator."""
 
     GROUP = 0
     TRANSACTION = 1

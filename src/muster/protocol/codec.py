@@ -43,7 +43,7 @@ _SLICED = _Codecs(sliced=True)
 
 _INT16 = Struct(">h")
 _BROKEN = (struct_error, IndexError, UnicodeDecodeError, OverflowError)
-"""What struct and indexing raise on broken bytes."""
+"""The exceptions that struct and indexing raise on broken bytes."""
 
 
 def encode(message: Message, version: int) -> bytes:
@@ -63,7 +63,7 @@ def encode_parts(message: Message, version: int) -> list[Buffer]:
 
 
 def decode(cls: type[M], version: int, buffer: Buffer, position: int = 0, most_elements: int = UNLIMITED) -> M:
-    """Read a message. Bytes after it are left alone, as Kafka leaves them.
+    """Read a message. Bytes after it are ignored, as in Kafka.
 
     Raises:
         ProtocolError: the bytes are not such a message.

@@ -22,4 +22,5 @@ DRAFT_REQUESTS: Final[dict[int, type[Request[Any]]]] = {
 DRAFT_VERSIONS: Final[dict[int, tuple[int, int]]] = {
     key: {ApiKey.OFFSET_COMMIT: (2, 2), ApiKey.OFFSET_FETCH: (1, 1)}.get(ApiKey(key), (0, 0)) for key in DRAFT_REQUESTS
 }
-"""What a member of the drafts sends. Its coordinator is not asked for versions: ApiVersions came with Kafka 0.10."""
+"""The requests that a member of the drafts sends. It does not ask its coordinator for versions: ApiVersions came with
+Kafka 0.10."""

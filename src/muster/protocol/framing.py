@@ -81,7 +81,7 @@ def skip_tags(frame: Buffer, position: int) -> int:
 
     Raises:
         IndexError: they are truncated.
-        ProtocolError: there are more than any header has.
+        ProtocolError: there are more than any valid header has.
     """
     count, position = read_uvarint(frame, position)
     if count > _MOST_TAGS:

@@ -35,8 +35,8 @@ OFFSET_COMMIT_VALUE_VERSION_WITH_EXPIRY = 1
 GROUP_METADATA_VALUE_VERSION = 3
 """The versions that a Kafka 4.2 broker writes; all older ones are read.
 
-Only version 1 of an offset commit has a place for a retention time of its own, so it is still written for commits that
-bring one (OffsetCommit version 2 to 4).
+Only version 1 of an offset commit can hold a retention time, so it is still written for commits that carry one
+(OffsetCommit version 2 to 4).
 """
 
 _INT16 = Struct(">h")
@@ -45,13 +45,13 @@ _COMMIT_HEAD = Struct(">hqiB")
 _COMMIT_TAIL = Struct(">qB")
 _USUAL_COMMIT = Struct(">i3sqi11s")
 _USUAL_HEAD = Struct(">Bh").pack(2 * (_USUAL_COMMIT.size - _INT32.size - 2), OFFSET_COMMIT_VALUE_VERSION)
-"""Of the usual value: its length as a varint, its version."""
+"""How the usual value begins: its length as a varint, its version."""
 _USUAL_TAIL = Struct(">BqBB")
 """No metadata, the time, no tags, no headers."""
 
 
 CommittedOffset: TypeAlias = tuple[int, int, str, int, int, bytes]
-"""What `OffsetCommitValue` is made of: offset, leader epoch, metadata, times of commit and expiry, topic id."""
+"""The fields of `OffsetCommitValue`: offset, leader epoch, metadata, times of commit and expiry, topic id."""
 
 
 class OffsetCommitRecord(NamedTuple):
@@ -111,7 +111,7 @@ Written: TypeAlias = CoordinatedRecord | OffsetCommits
 
 
 def append_records(batch: BatchBuilder, timestamp: int, written: Written) -> None:
-    """Put records into a batch, at this time."""
+    """Add records to a batch, with this timestamp."""
     if isinstance(written, OffsetCommits):
         _append_commits(batch, timestamp, written)
     else:
@@ -131,7 +131,7 @@ def encode_record(record: CoordinatedRecord) -> tuple[bytes, bytes | None]:
 
 
 def _append_commits(batch: BatchBuilder, timestamp: int, commits: OffsetCommits) -> None:
-    # Every commit of every partition comes through here, so the usual case is one `pack`: partition, length of the
+    # Every commit of every partition passes through here, so the usual case is one `pack`: partition, length of the
     # value, value without metadata, no tags, no headers.
     pack, usual, at, tail = _USUAL_COMMIT.pack, _USUAL_HEAD, None, b""
     ends, size = [], _USUAL_COMMIT.size

@@ -33,12 +33,12 @@ class Struct:
         return f"{type(self).__name__}({shown})"
 
     def copy(self) -> Self:
-        """Another one with the same fields; lists and structures in them are shared."""
+        """A copy with the same fields; lists and structures in them are shared."""
         return type(self)(*[getattr(self, name) for name in self.__slots__])
 
 
 class Message(Struct):
-    """A structure that is encoded by itself, in one of its versions."""
+    """A structure that is encoded on its own, in one of its versions."""
 
     __slots__: ClassVar[tuple[str, ...]] = ()
     MIN_VERSION: ClassVar[int]
@@ -123,7 +123,7 @@ MOST_STRING_BYTES = 32_767
 
 
 def string_length(length: int) -> bytes:
-    """The length of a compact string, one more than its bytes, where it takes more than one byte.
+    """The length of a compact string, one more than its bytes, if it takes more than one byte.
 
     Raises:
         ValueError: the string is too long. Kafka would close the connection without an error.

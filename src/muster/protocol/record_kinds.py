@@ -1,6 +1,6 @@
 """The kinds of records in `__consumer_offsets` by Kafka's names, and those that muster does not write, with types.
 
-muster's coordinator passes over them (`group_records.decode_coordinated`), so a broker does not load this module.
+muster's coordinator skips them (`group_records.decode_coordinated`), so a broker does not load this module.
 """
 
 from __future__ import annotations

@@ -74,8 +74,7 @@ def encode_subscription(subscription: Subscription, version: int = NEWEST_VERSIO
 def decode_subscription(data: bytes) -> Subscription:
     """Read a subscription of any version.
 
-    Raises:
-        ProtocolError: the bytes are cut short, or not in this format.
+    Raises: ProtocolError: the bytes are truncated, or not in this format.
     """
     message = codec.decode(ConsumerProtocolSubscription, _version(data), data, 2)
     return Subscription(
@@ -103,7 +102,7 @@ def owned_before(subscription: Subscription) -> tuple[list[TopicPartition], int]
     try:
         previous, generation_id = _previous_assignment(user_data)
     except (struct_error, ValueError):
-        return owned, UNKNOWN_GENERATION_ID  # of an assignor that is not known here
+        return owned, UNKNOWN_GENERATION_ID  # from an unknown assignor
     return owned or previous, generation_id
 
 
@@ -159,10 +158,10 @@ def encode_assignment_by_topic(
 
 
 def decode_assignment(data: bytes) -> Assignment:
-    """Read an assignment of any version. A member without one gets no bytes at all, which means no partitions.
+    """Read an assignment of any version. A member without an assignment gets no bytes at all, which means no
+    partitions.
 
-    Raises:
-        ProtocolError: the bytes are cut short, or not in this format.
+    Raises: ProtocolError: the bytes are truncated, or not in this format.
     """
     if not data:
         return Assignment()

@@ -26,7 +26,7 @@ _KIND = _INT16.pack(TRANSACTION_LOG)
 
 
 class TransactionRecord(NamedTuple):
-    """What is known of a transactional id; `value` None is a tombstone."""
+    """What is known about a transactional id; `value` None is a tombstone."""
 
     key: TransactionLogKey
     value: TransactionLogValue | None

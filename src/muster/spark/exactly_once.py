@@ -3,14 +3,14 @@
 Theory. Each task writes its rows in one transaction, which also commits an offset as a *marker*: for a group of the
 task's number, the number of the next batch, with what was written as the commit's metadata. Before it writes, a task
 gets its transactional id, which ends every other attempt of the task, and then reads the marker. So an attempt finds
-what an earlier one has committed, and one that was thought to be dead can no longer commit anything:
+what an earlier one has committed, and an attempt that was thought to be dead can no longer commit anything:
 
 1. Attempt A writes batch 7 and commits, but its executor dies before Spark hears of it. Attempt B reads the marker,
    writes nothing and ends well.
 2. Attempt A is slow, and B begins. B's `init_transactions` aborts A's transaction and fences A.
 
-A marker belongs to a number of a task, so this holds if a batch that runs again has the same rows in the same tasks.
-Spark does not promise that (SPARK-28650: the number of tasks may be another). So the marker has the number of the rows
+A marker belongs to a task number, so this holds if a batch that runs again has the same rows in the same tasks.
+Spark does not promise that (SPARK-28650: the number of tasks may differ). So the marker has the number of the rows
 and a sum over their keys and values, whatever their order; a task that finds a marker compares them with its own rows.
 The driver looks for markers of tasks that a batch no longer has. A difference is an error: rows that were written again
 would be there twice, and rows that were left out might be lost.
@@ -163,7 +163,7 @@ _REFUSED = (
 
 
 def attempt(prefix: str, number: int, properties: Mapping[str, Any]) -> Attempt:
-    """The attempt that runs now, by the number of its task and its local properties.
+    """The current attempt, by the number of its task and its local properties.
 
     Raises:
         SinkError: it is not part of a streaming query.

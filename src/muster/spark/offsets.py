@@ -66,7 +66,7 @@ ALL = Share()
 
 
 class TopicState(NamedTuple):
-    """What is stored of a topic: its ID in hexadecimal, empty if the broker sends none, and its partition count."""
+    """What is stored for a topic: its ID in hexadecimal, empty if the broker sends none, and its partition count."""
 
     id: str
     partitions: int
@@ -101,7 +101,7 @@ INITIAL = QueryOffset(0, {})
 
 
 class OffsetFormatError(MusterError):
-    """The checkpoint holds something that this source did not write."""
+    """The checkpoint contains something that this source did not write."""
 
 
 def to_json(offset: QueryOffset) -> dict[str, Any]:

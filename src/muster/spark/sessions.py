@@ -1,6 +1,6 @@
 """Spark sessions that find Python, Java and this source.
 
-What they set besides Spark's own settings:
+What they set in addition to Spark's own settings:
 
 - `PYSPARK_PYTHON`: Spark starts `python3` from PATH, which has neither muster nor pyarrow if a virtual environment
   is not activated. It is set to this interpreter unless it is set already, on `local[…]` through a wrapper. Spark makes
@@ -10,7 +10,7 @@ What they set besides Spark's own settings:
   It is started through a wrapper that drops one argument: Spark always adds the module jdk.incubator.vector, which that
   Java lacks and the source does not need.
 - Arrow batches of at most some 4.5 MB, unless the user has set a limit. Spark's own limit is 10,000 rows: at 10 KB each
-  these are 100 MB, for which both sides need fresh memory and a third more CPU.
+  these are 100 MB, for which both sides need new memory and a third more CPU.
 - numba's cache: what decodes and packs records is compiled once here, so that no worker has to.
 """
 

@@ -5,8 +5,8 @@ same Python process reuses. A task ends when all its records are acknowledged, a
 written. Then Spark retries it, and writes all its records again: at least once, like Spark's own sink. What a task has
 written is readable immediately and cannot be taken back.
 
-With `exactlyOnce` a task of a stream is a transaction (`exactly_once.py`), with a producer of its own: a producer that
-is kept would be fenced as soon as the task of the next batch runs in another process.
+With `exactlyOnce` a task of a stream is a transaction (`exactly_once.py`), with its own producer: a shared one would be
+fenced as soon as the task of the next batch runs in another process.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from muster.spark.worker import keep_memory, spare_collections
 
 CHUNK_BYTES = 4 * 1024 * 1024
 """Arrow batches are collected up to this size: a single one may have only a few records for each partition. More than
-fits in a processor's cache costs more."""
+fits in a processor's cache costs more time."""
 
 MOST_BYTES = 2 * CHUNK_BYTES
 """A larger Arrow batch is cut. Its parts are not collected again, which would copy them."""
@@ -281,7 +281,7 @@ def _check_headers(headers: Any) -> None:
 # ------------------------------------------------------------------------------------------------- producers
 
 _producers: dict[ProducerConfig, BatchProducer] = {}
-"""The open producers of this process, the last used at the end. No task that has ended has anything in flight."""
+"""The open producers of this process, the last used at the end. A task that has ended has nothing in flight."""
 
 _MOST_PRODUCERS = 4
 

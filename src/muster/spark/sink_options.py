@@ -69,7 +69,8 @@ class SinkOptions:
 
 
 def parse_sink_options(raw: Mapping[str, str], schema: StructType, *, streaming: bool = True) -> SinkOptions:
-    """Parse a writer's options, and check the columns of its rows. `streaming`: of a query, whose batches are numbered.
+    """Parse a writer's options, and check the columns of its rows. `streaming`: for a query, whose batches are
+    numbered.
 
     Raises:
         ConfigError: something is unknown, missing or of a wrong type. The message is written for the user.

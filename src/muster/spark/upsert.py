@@ -5,14 +5,14 @@
 After a crash between a sink's write and its own commit of the batch, Spark runs the batch again, with the same records
 and the same batch number. So a sink must recognize that number:
 
-- `into_database` writes a batch's rows and its number in one transaction. A batch whose number is there already is
-  skipped. This holds for upserts and plain inserts alike: each batch is in the table once.
+- `into_database` writes a batch's rows and its number in one transaction. A batch whose number is already there is
+skipped. This holds for upserts and plain inserts alike: each batch is in the table once.
 - `into_parquet` writes a folder for each batch, which a second run replaces. A row is current if no later batch has its
   key (`latest`); accumulated folders are merged from time to time.
 - `into_topic` writes a compacted topic: a key's last record is current. A second run writes the same records again, and
   a consumer may see a value twice. Order holds within a key, so the last record is correct.
 
-A batch must have one row for each key: which of several wins is undefined.
+A batch must have one row for each key: which of several is kept is undefined.
 
 Batch numbers belong to a query's checkpoint. A query with a new checkpoint starts at 0 again, under another query ID:
 `into_database` tells queries apart by that ID; a folder of `into_parquet` belongs to one query and refuses any other.
@@ -238,7 +238,7 @@ def _check_transactions(connection: DatabaseConnection) -> None:
 
 
 def _values(rows: DataFrame, keys: Sequence[str], convert: Sequence[Converter]) -> Iterator[tuple[Any, ...]]:
-    """The rows as the database takes them."""
+    """The rows as the database expects them."""
     places = [rows.columns.index(key) for key in keys]
     for row in rows.toLocalIterator(prefetchPartitions=True):
         if (null := next((place for place in places if row[place] is None), None)) is not None:
@@ -319,7 +319,7 @@ def into_parquet(folder: str, keys: Sequence[str], *, merge_at: int = MERGE_AT, 
 
 def _write_part(rows: DataFrame, target: HadoopFolder, name: str) -> None:
     rows.write.mode("overwrite").parquet(target.full(name))
-    if not target.exists(f"{name}/{_DONE}"):  # Hadoop can be set up not to write it
+    if not target.exists(f"{name}/{_DONE}"):  # Hadoop can be configured not to write it
         target.write(f"{name}/{_DONE}", "")
 
 

@@ -1,4 +1,4 @@
-"""What a task does for its Python worker, which runs other tasks after it."""
+"""What a task prepares for its Python worker, which runs other tasks after it."""
 
 from __future__ import annotations
 

@@ -20,14 +20,14 @@ from muster.errors import MusterError
 from muster.local.broker import LocalBroker
 from muster.local.cluster import LocalCluster
 
-if TYPE_CHECKING:  # not needed, and slow to import, where the broker has a process of its own
+if TYPE_CHECKING:  # not needed, and slow to import, if the broker has its own process
     from muster.broker.broker import Broker
     from muster.testing.control import Answer, Control
 
 _CONTROL = re.compile(r"^control on (\S+), token (\S+)$", re.MULTILINE)
 START_TIMEOUT_S = 60.0
 ANSWER_TIMEOUT_S = 600.0
-"""For any command: a test's wait has a timeout of its own, in its request."""
+"""The timeout of any command; a test's wait has its own timeout, in its request."""
 
 
 class BrokerAwayError(MusterError):
@@ -120,7 +120,7 @@ class TestBroker(LocalBroker):
     __test__ = False  # its name begins as pytest's classes do
 
     def launch(self) -> None:
-        """Start it without waiting, and import the clients meanwhile: a second processor may be free."""
+        """Start it without waiting, and import the clients in the meantime: a second processor may be free."""
         super().launch()
         _ = muster.Admin, muster.Consumer, muster.Producer
 

@@ -199,7 +199,7 @@ class Control:
         return rule
 
     def _record_release(self, name: str) -> None:
-        """Note in the recording that a fault lets the requests proceed which it holds."""
+        """Note in the recording that a fault releases the requests that it holds."""
         if self._plan.installed[name].rule.do in ("hold", "hang"):
             self._recordings.did("release", fault=name)
 

@@ -49,7 +49,7 @@ class Interposer:
         self._on_strike = on_strike
         self._loop = asyncio.get_running_loop()
         self._held: dict[str, list[Callable[[], None]]] = {}
-        """For each rule, functions that let the requests proceed which it holds."""
+        """For each rule, functions that release the requests that it holds."""
         self._count_all = False
         self.before: Callable[[Request[Any]], None] | None = None
         """Called with each request, before any rule strikes at it."""
@@ -57,7 +57,7 @@ class Interposer:
         """Called with each response that no rule has changed."""
 
     def count_requests(self) -> None:
-        """From now on, pass every request to the plan, so that it counts those too that no rule is about."""
+        """From now on, pass every request to the plan, so that it also counts requests that match no rule."""
         self._count_all = True
         self.apply()
 
@@ -73,7 +73,7 @@ class Interposer:
             self.release(name)
 
     def release(self, name: str) -> int:
-        """Let the requests proceed that a rule holds. Returns how many."""
+        """Release the requests that a rule holds. Returns how many."""
         waiting = self._held.pop(name, [])
         for proceed in waiting:
             proceed()
@@ -119,7 +119,7 @@ class Interposer:
         return None
 
     def _on_response(self, facts: Facts, response: Response) -> Response:
-        """The response to a request at which no rule struck: damaged if a rule is due at its records."""
+        """The response to a request that no rule struck: damaged if a rule must strike its records."""
         if self.plan.may_damage(facts):
             found = _with_records(response, self._topic_name)
             facts_of_records = replace(facts, partitions={topic: frozenset(found[topic]) for topic in found})

@@ -80,7 +80,7 @@ class FaultFields(When, total=False):
 
 
 class DiskTrouble(TypedDict, total=False):
-    """Disk failures to simulate. What a call leaves out stays unchanged."""
+    """Disk failures to simulate. Failures that a call does not mention stay unchanged."""
 
     full: bool
     sync_delay_ms: int
@@ -98,7 +98,7 @@ class Fault:
         self._kafka = kafka
         self._active = True
         self._kept: Counter[str] = Counter()
-        """The counts of brokers that were stopped; once the fault is removed, those of all brokers."""
+        """The counts from brokers that were stopped; once the fault is removed, from all brokers."""
         self.body = body
         """Its definition, as sent to the control port."""
 
@@ -206,7 +206,7 @@ class Clock:
         self._kafka = kafka
 
     def advance(self, seconds: float, silent: str | None = None) -> None:
-        """Advance the clock: the sessions, rebalance timeouts and offsets expire that are due by then.
+        """Advance the clock: the sessions, rebalance timeouts and offsets that are due by then expire.
 
         No member counts as having sent a heartbeat meanwhile. With `silent`, a pattern of client ids, member ids or
         group.instance.ids, all members that do not match it do.
@@ -868,7 +868,7 @@ def _checked_seconds(value: float, name: str) -> float:
 
 
 def _event_loop_hint() -> str:
-    """A hint for a wait that has blocked the event loop, and with it the clients that run on it."""
+    """A hint about a wait that blocked the event loop, and with it the clients that run on it."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

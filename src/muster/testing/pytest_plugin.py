@@ -45,16 +45,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the plugin that looks after kits, and exempt muster from the rewriting of assertions."""
-    # pytest rewrites the assertions in all modules of a plugin's distribution. Those of muster are not for tests to
-    # explain, and its first import would take several times as long.
+    """Register the plugin that manages kits, and exempt muster from the rewriting of assertions."""
+    # pytest rewrites the assertions in all modules of a plugin's distribution. muster's assertions need no explanation
+    # in tests, and rewriting would make its first import several times slower.
     rewritten: set[str] = getattr(config.pluginmanager.rewrite_hook, "_must_rewrite", set())
     rewritten.discard("muster")
     config.pluginmanager.register(_Keeper(), "muster-keeper")
 
 
 class _Keeper:
-    """Looks after the kits of fixtures between tests.
+    """Manages the kits of fixtures between tests.
 
     A test's own part begins with its first fixture of function scope: what fixtures of wider scopes start before it
     (say, a service that is a member of a group) outlives the test.

@@ -41,7 +41,7 @@ ERRORS = {
     "FindCoordinator": ("COORDINATOR_NOT_AVAILABLE",),
     "Produce": ("NOT_LEADER_OR_FOLLOWER", "NOT_ENOUGH_REPLICAS"),
 }
-"""Errors that a broker may answer with, and a client has to cope with. UNKNOWN_MEMBER_ID is not among them: the client
+"""Errors that a broker may return, and that a client must handle. UNKNOWN_MEMBER_ID is not among them: the client
 would believe that it was removed, while the broker still knows the member and waits for it. The act "expire" removes a
 member on both sides."""
 

@@ -223,8 +223,9 @@ _MOST_ELEMENTS = {
     ApiKey.WRITE_TXN_MARKERS: 20_000,
     ApiKey.DESCRIBE_TRANSACTIONS: 100_000,
 }
-"""The most array elements in one request; a larger request closes its connection before it is decoded. This bounds the
-time of a handler that works in one go, to about ten thousand partitions, and the memory of one that works in slices."""
+"""The most array elements in one request; a larger request closes its connection before it is decoded. This limits the
+time of a handler that works without a break, to about ten thousand partitions, and the memory of one that works in
+slices."""
 
 _MOST_OF_OTHERS = 2_000
 

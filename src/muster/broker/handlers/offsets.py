@@ -25,7 +25,7 @@ from muster.protocol.messages import (
 from muster.protocol.primitives import TooManyElementsError
 
 SHARE = 1_000
-"""The most partitions passed to the coordinator in one go."""
+"""The most partitions passed to the coordinator in one call."""
 
 _GROUPS_SINCE = 8
 

@@ -26,7 +26,7 @@ from muster.protocol.messages import FetchRequest
 from muster.protocol.primitives import Buffer, Request, Response
 
 SMALL = 2_000
-"""Array elements that are decoded or encoded in one go: about two milliseconds."""
+"""Array elements that are decoded or encoded without a break: about two milliseconds."""
 
 _JOIN_BELOW = 4096
 """A buffer of at least this size is written separately, not joined with others."""
@@ -229,7 +229,7 @@ class Call:
 
 
 def at_once(steps: Generator[None, None, R]) -> R:
-    """The result of a sliced handler in one go: for a request that turns out to be small."""
+    """The result of a sliced handler, run without a break: for a request that turns out to be small."""
     while True:
         try:
             next(steps)

@@ -221,7 +221,7 @@ class TopicChanges:
         return self._topics.get(name) is not None or self._topics.colliding(name) is not None
 
     def delete_topic(self, topic: Topic) -> None:
-        """`deleting`, for one topic and in one go."""
+        """`deleting`, for one topic and without a break."""
         at_once(self.deleting([topic]))
 
     def deleting(self, topics: Sequence[Topic]) -> Generator[None, None, None]:

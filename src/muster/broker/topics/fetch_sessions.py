@@ -8,8 +8,8 @@ answer leaves out partitions without news: no records, no error, the same high w
     session id any, epoch 0           a new session is requested; if there is no room, the answer has id 0
     session id n, epoch e             what changed since epoch e-1 of session n
 
-Work on every partition of a request or session is a generator that yields after each SLICE partitions. The handler
-runs it in one go, or in slices if there are many partitions.
+Work on every partition of a request or session is a generator that yields after each SLICE partitions. The handler runs
+it without a break, or in slices if there are many partitions.
 
 A session's partitions are read in order. A partition that has got records goes to the end, so that none starves behind
 others when the answer is full.

@@ -180,7 +180,7 @@ class Partitions:
         return (yield from self._store.deleting(each for topic in topics for each in topic.topic_partitions))
 
     def delete(self, topic: Topic) -> set[TopicPartition]:
-        """`deleting`, in one go."""
+        """`deleting`, without a break."""
         return self._store.delete_all(topic.topic_partitions)
 
 

@@ -14,13 +14,13 @@ from muster.errors import STALE_METADATA, ErrorCode, KafkaError
 
 
 def should_retry(code: ErrorCode) -> bool:
-    """Whether to repeat a request that the client cannot do without. As in Kafka's consumer, UNKNOWN_SERVER_ERROR
+    """Whether to repeat a request that the client depends on. As in Kafka's consumer, UNKNOWN_SERVER_ERROR
     counts as transient here."""
     return code.retriable or code is ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def should_retry_query(code: ErrorCode) -> bool:
-    """Whether to repeat a query about a named topic. That the topic does not exist is an answer."""
+    """Whether to repeat a query about a named topic. "The topic does not exist" is an answer."""
     return code.retriable and code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
@@ -132,7 +132,7 @@ EPOCH_IS_OLD = (
     "another producer with the same transactional_id was started, or the transaction took longer than "
     "transaction_timeout_ms"
 )
-"""What a broker means by an epoch that is not the latest: its response has no text."""
+"""What an error about an older epoch means: the broker's response has no text."""
 
 NOT_WRITTEN = PRODUCER_FATAL | {
     ErrorCode.CORRUPT_MESSAGE,
@@ -162,7 +162,7 @@ TOPICS_RETRIABLE = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.THROTTLING_QUO
 """CreateTopics, DeleteTopics."""
 
 LIST_OFFSETS_RETRIABLE = STALE_METADATA - {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-"""ListOffsets, DescribeProducers. That a partition does not exist is an answer."""
+"""ListOffsets, DescribeProducers. "The partition does not exist" is an answer."""
 
 RECORDS_RETRIABLE = LIST_OFFSETS_RETRIABLE | {ErrorCode.REQUEST_TIMED_OUT}
 """DeleteRecords: a follower did not delete them in time. Repeating the deletion does no harm."""

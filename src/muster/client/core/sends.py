@@ -1,4 +1,4 @@
-"""What the client's cores ask of the driver, which moves their bytes.
+"""What the client's cores ask the driver to do, which moves their bytes.
 
 Theory: a core is a plain object. `poll(now)` returns `Send` values; the driver delivers each to its node, in order for
 each node, and calls `on_reply` exactly once, with the response or a `Failure`. The core never waits: it decides
@@ -44,7 +44,7 @@ class FailureKind(Enum):
     UNREACHABLE = "unreachable"
     """No connection could be made: the request was certainly not processed."""
     DISCONNECTED = "disconnected"
-    """The connection broke with the request under way: the broker may have processed it or not."""
+    """The connection broke while the request was in flight: the broker may have processed it or not."""
     TIMEOUT = "timeout"
     """No response in time; the connection was closed because of it."""
     UNSUPPORTED_VERSION = "unsupported version"

@@ -75,7 +75,7 @@ class PartitionState:
     state: PositionState = PositionState.INITIALIZING
     position: int = -1
     leader_epoch: int = NO_LEADER_EPOCH
-    """Of the record before the position (KIP-320)."""
+    """The leader epoch of the record before the position (KIP-320)."""
     fetch_position: int = -1
     epoch: int = 0
     reset: OffsetReset = OffsetReset.NONE
@@ -85,13 +85,14 @@ class PartitionState:
     last_stable_offset: int = -1
     log_start_offset: int = -1
     retry_at: int = 0
-    """Not fetched or looked up before this time: the backoff after an error."""
+    """The end of the backoff after an error: no fetch or lookup before it."""
     leader: tuple[int, int] | None = None
     """The leader and its epoch for which the position was validated, or assumed, to be good."""
     seen_version: int = -1
-    """Of the metadata, when `leader` was last compared with it."""
+    """The version of the metadata when `leader` was last compared with it."""
     topic_id: bytes = ZERO_UUID
-    """Of the topic that the position is in, once known. A topic created again under the same name has another id."""
+    """The id of the topic that the position is in, once known. A topic created again under the same name has another
+    id."""
     awaited_refresh: int | None = None
     """If the position's epoch is newer than the metadata: the number of the metadata answer to wait for."""
     preferred_replica: int | None = None
@@ -245,7 +246,7 @@ class SubscriptionState:
         return state.position if state.state is PositionState.FETCHING else None
 
     def all_consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The offsets of a commit of everything handed out so far."""
+        """The offsets that commit everything handed out so far."""
         return {
             partition: OffsetAndMetadata(state.position, state.leader_epoch)
             for partition, state in self._assigned.items()

@@ -209,7 +209,7 @@ class Connection(asyncio.BufferedProtocol):
         if late is not None:
             name = late.request_type.__name__
             if self.state is not ConnectionState.READY:
-                # Not all are the handshake's: re-authentication begins while other requests are in flight.
+                # Not all of them belong to the handshake: re-authentication begins while other requests are in flight.
                 name = _HANDSHAKE.get(late.request_type, name)
             text = f"{self.node} did not {'answer' if late.expects_reply else 'take'} {name} in time"
             self.close(Failure(FailureKind.TIMEOUT, text))
@@ -324,7 +324,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- requests and answers ----------------------------------------------------------------------------------------
 
     def _encode(self, waiting: PendingRequest, parts: list[Buffer]) -> bool:
-        """Append a request's bytes. A request that cannot be sent to this broker is answered with the reason."""
+        """Append a request's bytes. A request that cannot be sent to this broker gets the reason as its answer."""
         send = waiting.send
         try:
             key = send.request_type.API_KEY

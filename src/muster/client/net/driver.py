@@ -430,7 +430,8 @@ class Driver:
 
 
 _READY, _CONNECTING, _UNTRIED, _BACKING_OFF, _SLOW = range(5)
-"""How good a broker is for a request that any can answer. A slow connection is kept: once ready, it is the best."""
+"""How suitable a broker is for a request that any broker can answer. A slow connection is kept: once ready, it is the
+best."""
 
 
 def _not_proved(node: Node, error: AuthenticationError) -> Failure:
@@ -497,7 +498,7 @@ class CoreLoop:
         self.wakeup()
 
     def wakeup(self) -> None:
-        """Poll the cores soon. To be called from the event loop's thread only."""
+        """Poll the cores soon. Call it only from the event loop's thread."""
         if not self._scheduled and self._loop is not None and not self._closed:
             self._scheduled = True
             self._loop.call_soon(self._turn)
@@ -559,7 +560,7 @@ class CoreLoop:
             try:
                 if predicate():
                     waiter.set_result(None)
-            except Exception as error:  # for this waiter alone: what it waits for can no longer happen
+            except Exception as error:  # only for this waiter: what it waits for can no longer happen
                 waiter.set_exception(error)
 
     def _arm(self) -> None:

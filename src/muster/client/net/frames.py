@@ -1,4 +1,4 @@
-"""Cuts the bytes that a socket brings into frames, without copying large ones.
+"""Cuts the bytes that arrive on a socket into frames, without copying large ones.
 
 The transport reads straight into the buffer that `get_buffer` offers. A small frame is copied out of the shared buffer.
 For a frame that does not fit there, memory is allocated as soon as its length is known, and the rest is read into it: a
@@ -33,7 +33,7 @@ def _is_free(memory: bytearray) -> bool:
 
 
 class _Memory:
-    """Memory for large frames, reused once nothing is left to read of a frame.
+    """Memory for large frames, reused once a frame has been read completely.
 
     The system allocates new memory a page at a time and clears it: that takes longer than reading a frame into it.
     """
@@ -55,7 +55,7 @@ class _Memory:
         return memoryview(memory)[:length]
 
     def release(self) -> None:
-        """Release all: frames are small again, so the reader has caught up."""
+        """Release all memory: frames are small again, so the reader has caught up."""
         if self._buffers:
             self._buffers = []
 

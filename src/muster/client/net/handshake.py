@@ -31,8 +31,8 @@ BEFORE_API_VERSIONS: Mapping[int, tuple[int, int]] = {
     ApiKey.OFFSET_FETCH: (1, 1),
     ApiKey.FIND_COORDINATOR: (0, 0),
 }
-"""The versions that brokers of Kafka 0.8.2 and 0.9 speak, of the requests that muster sends. They have no ApiVersions,
-and close the connection of a client that sends it."""
+"""The versions that brokers of Kafka 0.8.2 and 0.9 speak, of the requests that muster sends. Such brokers have no
+ApiVersions, and close the connection of a client that sends it."""
 
 
 def set_options(link: socket.socket, config: ClientConfig) -> None:

@@ -5,10 +5,10 @@ it also runs the user's callbacks, which the coroutine hands to it (`in_caller`)
 
 An exception that ends the wait early, such as Ctrl-C, may be raised between any two instructions of the caller's
 thread, even right after an item was taken from a queue or a function has returned. So nothing is kept in the caller's
-thread alone. The loop's thread writes the outcome of a call into its `LoopCall`. The queue on which the caller waits
-only says "look again", and losing such an item loses nothing. A caller that is interrupted sets `abandoned`, has its
-coroutine cancelled, and leaves without waiting, so it cannot hang. The call may still have succeeded: a
-face that needs to know (`Consumer`, about records) checks that in the loop's thread before its next call.
+thread alone. The loop's thread writes the outcome of a call into its `LoopCall`. An item in the queue on which the
+caller waits only means "look again", so losing one loses nothing. A caller that is interrupted sets `abandoned`, has
+its coroutine cancelled, and leaves without waiting, so it cannot hang. The call may still have succeeded: a face that
+needs to know (`Consumer`, about records) checks that in the loop's thread before its next call.
 """
 
 from __future__ import annotations

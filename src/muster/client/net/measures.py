@@ -1,6 +1,6 @@
 """What a client counts: requests by kind and how long they took, records by topic, rates.
 
-Averages, maxima and rates cover the last half to whole minute, as in Kafka's clients (metrics.sample.window.ms times
+Averages, maxima and rates cover the last 30 to 60 seconds, as in Kafka's clients (metrics.sample.window.ms times
 metrics.num.samples): a `SampleWindow` has the current half minute and the one before. Times are passed in, in
 milliseconds.
 """
@@ -15,7 +15,7 @@ WINDOW_MS = 30_000
 
 
 class SampleWindow:
-    """Values of the last half to whole minute: how many, their sum and the largest."""
+    """Values of the last 30 to 60 seconds: how many, their sum and the largest."""
 
     __slots__ = ("_before", "_began", "_now")
 
@@ -58,14 +58,14 @@ class SampleWindow:
 
 
 class RequestStats:
-    """RequestStats of one kind."""
+    """The requests of one kind."""
 
     __slots__ = ("answered", "sent_at", "took_ms")
 
     def __init__(self) -> None:
         self.answered = 0
         self.sent_at = 0
-        """When the last of those that were answered was sent."""
+        """When the last answered request was sent."""
         self.took_ms = SampleWindow()
 
 
@@ -74,7 +74,7 @@ class Measures:
 
     def __init__(self) -> None:
         self.requests: dict[str, RequestStats] = {}
-        """By the name of the request."""
+        """By request name."""
         self.made = self.closed = 0
         """Connections opened and closed."""
 

@@ -73,7 +73,7 @@ class RetryTimer:
         self.reset()
 
     def reset(self) -> None:
-        """Restart the clock: something worked."""
+        """Restart the clock: there was progress."""
         self._until = time.monotonic() + self._timeout_s
         self._backoff_s = BACKOFF_S
         self._tries = 0
@@ -324,7 +324,7 @@ class Cluster:
                 found[partition] = -1 if answer is None else answer.offset
 
     def committed(self, group_id: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What a group has committed of these partitions; those without a commit are left out. Waits
+        """What a group has committed for these partitions; those without a commit are left out. Waits
         for the offsets of open transactions."""
         request = fetch_request(_OFFSET_FETCH_BY_NAME, group_id, partitions, require_stable=True)
         return self._retry(lambda: self._committed(group_id, request))
@@ -378,7 +378,7 @@ class Cluster:
         return committed
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close the open connections."""
         for connection in self._free.values():
             connection.close()
         self._free.clear()
@@ -411,7 +411,7 @@ def connect(config: ClientConfig) -> Cluster:
 
 
 def disconnect() -> None:
-    """Close what `connect` keeps for this thread."""
+    """Close the connections that `connect` keeps for this thread."""
     cluster: Cluster | None = getattr(_per_thread, "cluster", None)
     _per_thread.key = _per_thread.cluster = None
     if cluster is not None:

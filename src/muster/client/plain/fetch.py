@@ -52,7 +52,7 @@ class NoTopicError(RetriableError):
 
 
 class MovedError(RetriableError):
-    """The leader has moved, and the answer says where to."""
+    """The leader has moved, and the answer says where."""
 
 
 class AnotherTopicError(RetriableError):
@@ -85,7 +85,7 @@ class DataLossError(MusterError):
 
 
 LOG_BEGINS = "its log begins at"
-"""In the sentence of a loss that a longer retention would have prevented."""
+"""Part of the message about a loss that a longer retention would have prevented."""
 
 
 def data_loss(what: str, *, by_retention: bool = False) -> DataLossError:
@@ -107,7 +107,7 @@ class _InFlight:
 
 
 class RangeReader:
-    """Reads `[start, end)` of one partition. One use: iterate over `batches()`."""
+    """Reads `[start, end)` of one partition. Use it once: iterate over `batches()`."""
 
     def __init__(
         self, settings: FetchSettings, partition: TopicPartition, start: int, end: int, topic_id: bytes = b""
@@ -361,7 +361,7 @@ class RangeReader:
         self._lose(f"{gone}: {LOG_BEGINS} {first} now", min(first, self._end), by_retention=True)
 
     def _behind(self, log_end: int) -> None:
-        """The log ends before the range does: a broker that mark_failed its tail, or is still recovering it."""
+        """The log ends before the range does: a broker that lost its tail, or is still recovering it."""
         missing = f"{self._partition} ends at offset {log_end}, and offsets up to {self._end} were there before"
         try:
             self._retry.pause(RetriableError(missing))

@@ -1,4 +1,4 @@
-"""`BatchProducer`: writes encoded batches, for a caller with very many records at once.
+"""`BatchProducer`: writes encoded batches, for a caller that has very many records together.
 
 It is a face of the same core as `Producer`: sequences, retries and the choice of a partition are the same. It does
 not report single records: the next call raises the first failure, which ends the producer.

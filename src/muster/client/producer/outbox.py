@@ -61,7 +61,7 @@ class Outbox:
         self._inbox: list[OutgoingRecord] = []
         self._inbox_bytes = 0
         self._inbox_since = 0
-        """When the first record in the inbox came."""
+        """When the first record in the inbox arrived."""
         self._moving_bytes = 0
         """Bytes that have left the inbox but are not in the core yet."""
         self._hurried = False
@@ -74,7 +74,7 @@ class Outbox:
         """Whether no caller is left to see failures: then the sending thread logs them."""
         self._ended = False
         self._end_waiters: list[Any] = []
-        # Of the sending thread:
+        # The sending thread's state:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._beginning: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
@@ -168,12 +168,12 @@ class Outbox:
             raise
 
     def begin_to_close_unattended(self) -> None:
-        """Ask for the end of a producer that was not closed."""
+        """Request the end of a producer that was not closed."""
         self._unattended = True
         self.begin_to_close(UNCLOSED_MS)
 
     def begin_to_close(self, timeout_ms: int | None) -> None:
-        """Ask for the end without waiting for it."""
+        """Request the end without waiting for it."""
         with self._lock:
             self._closing = True
             self._wake_waiters()
@@ -188,7 +188,7 @@ class Outbox:
             self._thread.close()
 
     def drop(self) -> None:
-        """Ask for the end of a producer that was dropped. Takes no lock: the garbage collector may call it anywhere."""
+        """Request the end of a producer that was dropped. Takes no lock: the garbage collector may call it anywhere."""
         self._closing = self._unattended = True
         loop = self._loop
         if loop is None:
@@ -204,7 +204,7 @@ class Outbox:
         waiter = threading.Lock()
         waiter.acquire()
         self._end_waiters.append(waiter)
-        if not self._ended:  # otherwise the end may have missed it
+        if not self._ended:  # otherwise the ending thread may have missed it
             waiter.acquire(timeout=timeout_s)
         return self._ended
 
@@ -291,7 +291,7 @@ class Outbox:
             self.engine.take(record, since)
         with self._lock:
             self._moving_bytes = 0
-            if records:  # otherwise there is no new room, and each caller would only ask again
+            if records:  # otherwise there is no new room, and each caller would only check again
                 self._wake_waiters()
 
     def _on_reported(self) -> None:

@@ -1,7 +1,7 @@
 """`with producer.transaction():` - a transaction that ends with its block.
 
-The block's end commits. An exception aborts, and is what the caller sees; so does a commit that finds that a record was
-not written. A block that has committed or aborted by itself is left as it is.
+The block's end commits. An exception aborts the transaction and is raised to the caller; so is the error of a commit
+that finds that a record was not written. If the block itself has committed or aborted, its end does nothing.
 """
 
 from __future__ import annotations

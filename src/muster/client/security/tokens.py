@@ -77,7 +77,7 @@ class Tokens:
         self._refresh_at = 0
         self._failures = 0
         self._failure: AuthenticationError | None = None
-        """Of the latest fetch that failed."""
+        """The error of the latest failed fetch."""
 
     def get(self) -> str:
         """A valid token.
@@ -161,7 +161,7 @@ def _read_file(url: str) -> str:
 
 
 def _request(url: str, login: Login, is_encoded: bool) -> urllib.request.Request:
-    # RFC 6749 wants both encoded; Kafka encodes them only if configured to: many endpoints do not decode.
+    # RFC 6749 requires both to be encoded; Kafka encodes them only if configured to: many endpoints do not decode.
     encode = urllib.parse.quote_plus if is_encoded else str
     secret = login.client_secret.reveal() if login.client_secret is not None else ""
     pair = f"{encode(login.client_id or '')}:{encode(secret)}"

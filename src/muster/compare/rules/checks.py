@@ -25,7 +25,7 @@ _Wanted = Callable[[SchemeRun, StepResult], tuple[int, Range]]
 
 
 class ResultCheck(NamedTuple):
-    """One thing that must hold. `ok` is None where it could not be judged."""
+    """One check. `ok` is None if it could not be judged."""
 
     scheme: Scheme
     size: int
@@ -148,7 +148,7 @@ def _writes_wanted(run: SchemeRun, step: StepResult) -> tuple[int, Range]:
 
 def _coordinator_writes_wanted(run: SchemeRun, step: StepResult) -> tuple[int, Range]:
     """Scheme 2 writes the group once for each rebalance, and what members commit before it; scheme 3 into its log. A
-    group's first write makes its folders, too."""
+    group's first write also creates its parent znodes."""
     if run.scheme is Scheme.MEMBERS:
         return step.counted.writes, Range(0, 0)
     folders = 2 if step is run.steps[0] else 0
@@ -190,5 +190,5 @@ def _fenced(run: SchemeRun) -> ResultCheck:
     """The commit of a member that was considered dead must be refused."""
     accepted = sum(step.stale_commits.get("accepted", 0) for step in run.of_kind(Kind.FREEZE))
     refused = sum(step.stale_commits.get("refused", 0) for step in run.of_kind(Kind.FREEZE))
-    ok = accepted == 0 if accepted + refused else None  # one that had handled nothing has nothing to commit
+    ok = accepted == 0 if accepted + refused else None  # a member that had handled nothing has nothing to commit
     return _check(run, "a resumed member cannot commit", ok, f"{accepted} accepted, {refused} refused")

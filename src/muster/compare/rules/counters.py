@@ -1,4 +1,4 @@
-"""What ZooKeeper counts itself, from its command `mntr`.
+"""ZooKeeper's own counters, from its command `mntr`.
 
 `cnt_readlatency` counts pings, which come with time and not with changes. So reads are taken from the counters of each
 namespace (ZooKeeper 3.6 and newer), which count the reads that found a znode. Writes are requests: a multi is one.
@@ -22,14 +22,14 @@ class ZooKeeperCounters(NamedTuple):
     reads: int = 0
     """Reads that found something."""
     writes: int = 0
-    """Requests that write, refused ones too, and the beginnings and ends of sessions."""
+    """Requests that write, refused ones included, and the beginnings and ends of sessions."""
     watches: int = 0
     """Watches that fired: what clients were notified of."""
     packets: int = 0
-    """All that clients have sent, pings too."""
+    """Everything that clients have sent, pings included."""
 
     def since(self, before: ZooKeeperCounters) -> ZooKeeperCounters:
-        """What has been added; a server that was started again has counted from zero."""
+        """The difference; a server that was restarted has counted from zero."""
         if self.packets < before.packets:
             return self
         return ZooKeeperCounters(*(now - then for now, then in zip(self, before, strict=True)))

@@ -4,10 +4,10 @@
 
 Scheme 1, as `watchers/scheme.py` does it. A change wakes every member. Each sets the watch on the ids again (exists and
 children: 2 reads), reads its own id (1), the brokers (1 + B), the ids (1) and each of them (N), and the topic (1). The
-offset of each partition is read by its new owner (P together), if there is one. So N² + (6 + B)·N + P reads. Each try
-that failed cost N + 4 + B of them in vain. Each owner znode is deleted and created (2P); a session and an id begin or
-end (2); and each partition's offset is written before it is released, if it has moved (up to P).
-0.8.2.2's own consumer was measured with about twice as many reads for each member.
+offset of each partition is read by its new owner (P together), if there is one. So N² + (6 + B)·N + P reads. Each
+failed try costs N + 4 + B more. Each owner znode is deleted and created (2P); a session and an id begin or end (2); and
+each partition's offset is written before it is released, if it has moved (up to P). 0.8.2.2's own consumer was measured
+with about twice as many reads for each member.
 
 Scheme 2 keeps a group and its assignment in one znode: one write a rebalance. Scheme 3 writes a record of its log.
 """
@@ -46,7 +46,7 @@ TITLES = {
 
 
 class Range(NamedTuple):
-    """What a count may be."""
+    """The allowed range of a count."""
 
     least: int
     most: int
@@ -64,12 +64,12 @@ def start_rebalances(members: int) -> int:
 
 
 def start_notifications(members: int) -> int:
-    """How many watches on the ids fire meanwhile: each newcomer wakes all that were there."""
+    """How many watches on the ids fire meanwhile: each new member wakes all earlier ones."""
     return members * (members - 1) // 2
 
 
 def reads_of_change(members: int, partitions: int, brokers: int) -> int:
-    """ZooKeeper's reads for one change under scheme 1, all offsets committed and no try in vain."""
+    """ZooKeeper's reads for one change under scheme 1, all offsets committed and no failed try."""
     return members * members + (6 + brokers) * members + partitions
 
 
@@ -79,23 +79,23 @@ def reads_in_vain(members: int, brokers: int) -> int:
 
 
 def writes_of_change(partitions: int) -> int:
-    """ZooKeeper's writes for one change under scheme 1, no offset moved and no try in vain."""
+    """ZooKeeper's writes for one change under scheme 1, no offset moved and no failed try."""
     return 2 * partitions + 2
 
 
 def reads_range(members: int, partitions: int, brokers: int, failed_tries: int, conflicts: int) -> Range:
-    """What a change's reads may be. An offset that was never committed is read in vain, which is not counted; a member
-    that joins sets a watch on the topic, and looks whether its chroot is there (2); an owner that is in the way is
-    checked one more time (1 each)."""
+    """The allowed range of a change's reads. Reading an offset that was never committed finds nothing, and is not
+    counted; a member that joins sets a watch on the topic, and looks whether its chroot is there (2); an owner that is
+    in the way is checked one more time (1 each)."""
     change = reads_of_change(members, partitions, brokers)
     vain = failed_tries * reads_in_vain(members, brokers) + conflicts
     return Range(change - partitions, change + 2 + vain)
 
 
 def writes_range(members: int, partitions: int, failed_tries: int, conflicts: int) -> Range:
-    """What a change's writes may be. Offsets are written where they have moved: the first time that is refused, and
-    each is created, with its parents; once more if a minute of auto commit ends in this step. A try that failed creates
-    and deletes what it could claim, and is refused the rest."""
+    """The allowed range of a change's writes. Offsets are written where they have moved: the first time that is
+    refused, and each is created, with its parents; once more if a minute of auto commit ends in this step. A failed try
+    creates and deletes the partitions that it could claim, and is refused the rest."""
     share = -(-partitions // members)
     most = writes_of_change(partitions) + 3 * partitions + 8 + failed_tries * 2 * share + conflicts
     return Range(2 * partitions - share + 1, most)

@@ -1,6 +1,6 @@
 """Which member read which partition when: the events that members report, and what is computed from them.
 
-Theory. A member reports what it reads whenever that changes, by its own belief, which may be out of date. So two
+Theory. A member reports what it reads whenever that changes, as it believes, which may be out of date. So two
 members can hold a partition at the same time, and the recorder looks for that. A frozen member reads nothing, whatever
 it believes; its partitions have no owner then, unless another member has taken over. All times are milliseconds of one
 clock, which all processes of the machine share.
@@ -58,7 +58,7 @@ OwnershipEvent = Owns | Gone | Frozen | Awake
 
 
 class Hold(NamedTuple):
-    """How long a member held a partition, by its own belief."""
+    """How long a member believed it held a partition."""
 
     partition: int
     member: str
@@ -67,14 +67,14 @@ class Hold(NamedTuple):
 
 
 class Period(NamedTuple):
-    """A stretch of time."""
+    """An interval of time."""
 
     start_ms: int
     end_ms: int
 
     @property
     def length_ms(self) -> int:
-        """How long it is."""
+        """Its length."""
         return self.end_ms - self.start_ms
 
 
@@ -127,7 +127,7 @@ class OwnershipState:
 
 
 def holds(events: Iterable[OwnershipEvent], end_ms: int) -> list[Hold]:
-    """Each time that a member held a partition, in the order of their ends; those that are open end at `end_ms`."""
+    """Each time that a member held a partition, in the order of their ends; those still open end at `end_ms`."""
     found: list[Hold] = []
     since: dict[tuple[str, int], int] = {}
     for event in sorted(events, key=lambda event: event.at_ms):

@@ -18,9 +18,9 @@ class Work:
 
     rebalances: int = 0
     tries: int = 0
-    """Of scheme 1: each try of a rebalance."""
+    """In scheme 1: each try of a rebalance."""
     conflicts: int = 0
-    """Of scheme 1: partitions that another owner had not released."""
+    """In scheme 1: partitions that another owner had not released."""
     requests: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -56,7 +56,7 @@ class Work:
 
 
 SENT_AGAIN = "accepted from its next session"
-"""What became of a commit that was refused with scheme 1's session, as that session was over."""
+"""The outcome of a commit that scheme 1 refused because its session had ended."""
 
 _STEADY = frozenset(["Heartbeat", "OffsetCommit", "OffsetFetch", "FindCoordinator"])
 
@@ -79,13 +79,13 @@ class StepResult:
     """Records that were handled again."""
     ownerless_ms: int = 0
     doubled: int = 0
-    """Moments in which a partition had two owners."""
+    """How many times a partition had two owners."""
     doubled_ms: int = 0
-    """For how long there was such a partition."""
+    """How long a partition had two owners."""
     expired: int = 0
     """Sessions that ended although the step did not end them: the machine was too slow."""
     stale_commits: dict[str, int] = field(default_factory=dict)
-    """What became of the commit of a member that woke up: refused, accepted, none, or `SENT_AGAIN`."""
+    """The outcome of the commit of a member that woke up: refused, accepted, none, or `SENT_AGAIN`."""
     after_waking: int = 0
     """Records that a member handled after it woke up, of partitions that it had lost meanwhile."""
 
@@ -148,15 +148,15 @@ class Results:
     runs: list[SchemeRun] = field(default_factory=list)
     story: int = 5
     setting: str = ""
-    """On what it ran, for people."""
+    """The machine that it ran on, for people."""
     left_out: list[str] = field(default_factory=list)
-    """What was not run, and why."""
+    """What was left out, and why."""
     differing: SchemeRun | None = None
     """Scheme 1 with a server of ZooKeeper that learns late and lags behind, and with `watch_brokers`."""
 
     @property
     def schemes(self) -> list[Scheme]:
-        """Those that were run, in their order."""
+        """The schemes that were run, in their order."""
         return [scheme for scheme in Scheme if any(run.scheme is scheme for run in self.runs)]
 
     def story_of(self, scheme: Scheme) -> SchemeRun | None:
@@ -164,7 +164,7 @@ class Results:
         return next((run for run in self.runs if run.scheme is scheme and run.size == self.story), None)
 
     def stories(self) -> list[SchemeRun]:
-        """Those of all schemes."""
+        """The sizes of all schemes."""
         return [run for scheme in self.schemes if (run := self.story_of(scheme)) is not None]
 
 

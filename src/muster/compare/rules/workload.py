@@ -26,7 +26,7 @@ class Kind(StrEnum):
 
 
 CHANGES = (Kind.JOIN, Kind.LEAVE)
-"""The changes of a group in which nothing fails: what they cost is judged."""
+"""The changes of a group in which nothing fails: their costs are checked."""
 OF_SERVERS = (Kind.BROKER, Kind.ZOOKEEPER)
 """What happens to servers, not to a member."""
 LOSSES = (Kind.LEAVE, Kind.CRASH, Kind.FREEZE)
@@ -40,7 +40,7 @@ class WorkloadStep:
     member: str = ""
 
     def ends_session_of(self, member: str) -> bool:
-        """Whether it is meant that this member's session ends."""
+        """Whether this step is supposed to end the member's session."""
         return member == self.member and self.kind in (Kind.CRASH, Kind.FREEZE, Kind.LAG)
 
     def __str__(self) -> str:

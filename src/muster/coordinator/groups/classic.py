@@ -23,16 +23,17 @@ while more members keep coming: otherwise many members that start together would
 generation is incremented, a protocol that all members support is chosen, and every JoinGroup is answered. Only the
 leader's answer carries the members.
 
-*Sync phase* (COMPLETING_REBALANCE). The SyncGroups wait in `member.awaiting_sync` until the leader's brings the
+*Sync phase* (COMPLETING_REBALANCE). The SyncGroups wait in `member.awaiting_sync` until the leader's arrives with the
 assignment. (Where the coordinator assigns, no SyncGroup has to wait: server_assignment.py.) The assignment is written
-as one GroupMetadata record; applying it makes the group STABLE. The other members then get their shares, now or when
-their SyncGroup comes. A member that has not sent its SyncGroup by `sync_deadline` is removed.
+as one GroupMetadata record; applying it makes the group STABLE. The other members then get their shares, immediately or
+when their SyncGroup arrives. A member that has not sent its SyncGroup by `sync_deadline` is removed.
 
 *What starts a rebalance*: see `EventCause`. It always goes through `prepare_rebalance`, which sends the members that
 wait in a sync back to join. In every other state a request is answered immediately; the tables below say how.
 
-*Sessions* (H1). Every sign of life moves `session_deadline`. A member whose request waits here cannot be expected to
-send one, so its deadline then passes without effect, and is reset when the request is answered.
+*Sessions* (H1). Every request that shows the member is alive moves `session_deadline`. A member whose request waits
+here cannot be expected to send one, so its deadline then passes without effect, and is reset when the request is
+answered.
 
 *What is written, and when*. A record is added to `Effects.records` and applied in one step (`write`), so that the state
 never contains anything that the log will not. If the append fails, the whole shard is dropped and read again, so
@@ -162,8 +163,8 @@ DELETE_GROUP: Mapping[GroupState, ErrorCode] = {
 }
 
 OFFSET_DELETE = {**dict.fromkeys(GroupState, ErrorCode.NONE), GroupState.DEAD: ErrorCode.GROUP_ID_NOT_FOUND}
-"""For topics that no member reads. Members that are not consumers do not say what they read: their group must be empty,
-as for DeleteGroups."""
+"""For topics that no member reads. Members that are not consumers do not report what they read: their group must be
+empty, as for DeleteGroups."""
 
 TABLES: dict[str, Answers] = {
     "Heartbeat": HEARTBEAT,

@@ -87,7 +87,7 @@ class ClassicGroup(ClassicGroupBase):
 
     @property
     def emptied_at(self) -> int | None:
-        """See `Group.emptied_at`. The oldest records do not say."""
+        """See `Group.emptied_at`. The oldest records do not contain it."""
         once_had_members = self.protocol_type is not None and self.state is GroupState.EMPTY
         return self.state_timestamp if once_had_members and self.state_timestamp != NO_TIMESTAMP else None
 
@@ -138,7 +138,7 @@ class ClassicGroup(ClassicGroupBase):
         elif protocol in STRATEGIES:
             classic.prepare_rebalance(self, cause, "the coordinator assigns from now on", None, now, effects)
         else:
-            # The record has one protocol only, with which no member may join: each starts over with those it supports.
+            # The record has only one protocol, with which no member may join: each starts over with those it supports.
             reason = f"the coordinator assigns from now on, but not by {protocol}"
             classic.dismiss(self, cause, reason, now, effects)
 

@@ -53,7 +53,7 @@ UNCOUNTED_METADATA_BYTES = 64 * 1024
 
 @dataclass(slots=True)
 class _Join:
-    """One JoinGroup on its way through the rules, independent of its version."""
+    """A JoinGroup while the rules handle it, independent of its version."""
 
     group: ClassicGroupBase
     request: JoinGroupRequest
@@ -91,7 +91,7 @@ def join(group: ClassicGroupBase, request: JoinGroupRequest, origin: Origin, now
     member_id = request.member_id
     size = 0
     if member_id or origin.api_version < 4 or request.group_instance_id is not None:
-        for _, metadata in attempt.protocols:  # a member that must come back with an id leaves nothing here yet
+        for _, metadata in attempt.protocols:  # a member that must come back with an id leaves no trace here yet
             size += len(metadata)
     if not _has_room_for(group, member_id):
         group.remove(member_id)
@@ -339,7 +339,7 @@ def _answer_takeover(attempt: _Join, member: ClassicMember, old_leader: str | No
         response.skip_assignment = member.member_id == group.leader_id
     else:
         # An older client that sees itself as leader would compute an assignment that the group does not wait for. So it
-        # gets the previous leader's id; if that was its own old id, no member has it now.
+        # gets the previous leader's id; if that was its own old id, no member has that id now.
         response.leader = old_leader or ""
         response.members = []
     attempt.effects.reply(attempt.origin.ticket, response)

@@ -56,7 +56,7 @@ class GroupConfig:
     """The limit on the metadata of all members together, in bytes; -1 means unlimited."""
 
     metadata_bytes: int = 0
-    """The present size of that metadata, kept by the groups (group.py)."""
+    """The current size of that metadata, kept by the groups (group.py)."""
 
     @property
     def offsets_retention_ms(self) -> int:

@@ -46,7 +46,7 @@ class EventCause(StrEnum):
     STATIC_MEMBER_REPLACED = "static member came back while the group was changing, or with other metadata"
     OVER_CAPACITY = "more members than group.max.size"
     TOO_LARGE = "the group and its assignment are too large for their store"
-    # Of groups to which the coordinator assigns (server_assignment.py):
+    # For groups to which the coordinator assigns (server_assignment.py):
     PARTITIONS_GAINED = "partitions were added, or have a leader again"
     LEADERS_LOST = "partitions have no leader"
     TOPIC_DELETED = "topic deleted"

@@ -43,7 +43,7 @@ class GroupState(StrEnum):
 
 
 EMPTY, PREPARING_REBALANCE, COMPLETING_REBALANCE, STABLE, DEAD = GroupState
-"""For the rules, which compare states all the time: Python 3.11 needs 0.1 µs to look up an enum member."""
+"""Constants for the rules, which constantly compare states: Python 3.11 needs 0.1 µs to look up an enum member."""
 
 TRANSITIONS: Final[Mapping[tuple[GroupState, GroupState], str]] = {
     (EMPTY, PREPARING_REBALANCE): "a member joins",
@@ -240,13 +240,13 @@ class ClassicGroupBase:
         return max(in_hash_order(votes, java_hash), key=votes.__getitem__)
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether members read a topic. If that is unknown: true for consumers, false for other groups."""
+        """Whether members read a topic. If that is unknown, true for consumers and false for other groups."""
         if self.subscribed_topics is None:
             return self.uses_consumer_protocol
         return topic in self.subscribed_topics
 
     def joined_members(self) -> list[JoinGroupResponseMember]:
-        """The members as in their leader's JoinGroup response (J3)."""
+        """The members as in the leader's JoinGroup response (J3)."""
         return [
             JoinGroupResponseMember(m.member_id, m.group_instance_id, m.metadata(self.protocol_name))
             for m in self.members.values()
@@ -413,7 +413,7 @@ class ClassicGroupBase:
             self.wake_at = deadline
 
     def renew_session(self, member: ClassicMember, now: int) -> None:
-        """A sign of life: the member's session timeout starts again (H1)."""
+        """The member is alive: its session timeout starts again (H1)."""
         deadline = now + member.session_timeout_ms
         member.session_deadline = deadline
         if deadline < self.sessions_at:
@@ -438,7 +438,7 @@ class ClassicGroupBase:
     # -------------------------------------------------------------------------------------------------------- records
 
     def record(self, assignments: Mapping[str, bytes] | None = None) -> GroupMetadataRecord:
-        """The record of the group's present state, with these assignments instead of its own if given."""
+        """The record of the group's current state, with these assignments instead of its own if given."""
         members = [
             MemberMetadata(  # positional arguments take half the time
                 m.member_id,

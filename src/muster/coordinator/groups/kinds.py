@@ -17,7 +17,7 @@ from muster.protocol.messages import DescribedGroup, ListedGroup, OffsetCommitRe
 
 
 class Group(Protocol):
-    """A group of any type. Its methods have already applied to the group what they return to be written."""
+    """A group of any type. The records that its methods return are already applied to the group."""
 
     group_id: str
     wake_at: int

@@ -198,7 +198,7 @@ def plain_commit(
     leader_epochs: Sequence[int],
 ) -> OffsetCommits | None:
     """The records of a commit for partitions of one topic without metadata. None if any part is refused: `commit` then
-    gives the errors. The request has the topic without its partitions."""
+    returns the errors. The request has the topic without its partitions."""
     topic = request.topics[0]
     topic_id = topic.topic_id
     name = _resolve(topic, topics, version)
@@ -251,7 +251,7 @@ def fetch(
             for name, partitions in offsets.items()
         ]
         if version >= TOPIC_IDS_SINCE:
-            # A deleted topic has no id to answer with.
+            # A deleted topic has no id for the answer.
             answers = [each for each in answers if each.topic_id != ZERO_UUID]
         return OffsetFetchResponseGroup(request.group_id, answers)
     return OffsetFetchResponseGroup(

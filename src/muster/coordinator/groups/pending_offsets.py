@@ -1,10 +1,10 @@
 """Offsets that were committed in transactions (TxnOffsetCommit) which are still open.
 
 They are records like any commit, in batches with the producer's id. The marker that ends the transaction in the same
-partition decides: COMMIT makes them the group's offsets, ABORT drops them. Of several commits for one partition the
-last record counts, whether of a transaction or not: a later one voids the earlier, even if the earlier one's
-transaction ends after it. A partition with a voided commit still has an open transaction, so a reader that wants
-stable offsets (KIP-447) waits for it.
+partition decides: COMMIT makes them the group's offsets, ABORT drops them. If there are several commits for one
+partition, the last record counts, whether part of a transaction or not: a later one voids the earlier, even if the
+earlier one's transaction ends after it. A partition with a voided commit still has an open transaction, so a reader
+that wants stable offsets (KIP-447) waits for it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class PendingOffsets:
     __slots__ = ("_open", "_order", "by_producer")
 
     def __init__(self) -> None:
-        # What a producer would commit, with its position in the order of records; None where that was voided.
+        # What a producer would commit, with its position in the order of records; None if it was voided.
         self.by_producer: dict[int, dict[OffsetKey, tuple[int, CommittedOffset] | None]] = {}
         self._open: dict[str, dict[str, dict[int, set[int]]]] = {}
         self._order = 0
@@ -44,7 +44,7 @@ class PendingOffsets:
         self._open.setdefault(group, {}).setdefault(topic, {}).setdefault(partition, set()).add(producer_id)
 
     def supersede(self, group: str, topic: str, partitions: Iterable[int]) -> None:
-        """A commit without a transaction: it counts instead of all before it."""
+        """A commit without a transaction: it replaces all earlier ones."""
         open_here = self._open.get(group, {}).get(topic, {})
         for partition in partitions:
             for producer_id in open_here.get(partition, ()):
@@ -93,7 +93,7 @@ class PendingOffsets:
         return self._open.get(group, {})
 
     def is_open(self, group: str, topic: str, partition: int) -> bool:
-        """Whether a transaction has committed an offset there, and not ended."""
+        """Whether a transaction that has not ended has committed an offset there."""
         return partition in self._open.get(group, {}).get(topic, {})
 
     def open_keys(self) -> list[OffsetKey]:

@@ -6,7 +6,7 @@ Theory of operation
 Kafka's first drafts had the coordinator assign partitions, not a client: it knows the topics, so it alone watches them,
 and sends each member its partitions. The setting `server.assigned.groups` turns this on for groups. Otherwise such a
 group is a classic group, with the same members, sessions, rebalances and records, and any stock client can join it. One
-thing differs: the assignment does not come with the leader's SyncGroup; the coordinator computes it as soon as all have
+thing differs: the assignment does not come from the leader's SyncGroup; the coordinator computes it as soon as all have
 joined.
 
     classic           all joined -> answers to JoinGroup -> leader's SyncGroup -> record -> answers to SyncGroup
@@ -21,7 +21,7 @@ joined.
   each member owns. A member that supports neither is refused (A7: a new strategy on the server means a new server; the
   server cannot run a client's own strategy). Members count as eager: a client that lists a cooperative strategy
   together with an eager one behaves eagerly (KIP-429).
-- *Of a subscription* only the topics are kept. Clients also put in their owned partitions and generation; these change
+- *Subscriptions*: only their topics are kept. Clients also put in their owned partitions and generation; these change
   with each rebalance, and would look like another subscription. An invalid subscription is refused with its JoinGroup,
   so that one bad member cannot stop the others.
 - *What is assigned* are the partitions that have a leader (H6): the others cannot be read, and return to the assignment
@@ -29,8 +29,8 @@ joined.
 - *The coordinator watches*. When topics, partitions or leaders appear or disappear, it compares the partitions in the
   group's assignments with those that it would assign now. If they differ, that group rebalances, and no other. It also
   compares after loading the record, to find changes made in the meantime.
-- *A changed setting* shows in the leader of the loaded record. The group then rebalances once, to get a leader or to do
-  without one.
+- *A changed setting* shows in the leader of the loaded record. The group then rebalances once, so that it has a leader
+or no longer needs one.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class ServerAssignment:
         self._topics = topics
 
     def accept(self, protocol_type: str, protocols: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
-        """Those of a member's protocols whose strategies are supported here, each reduced to the topics.
+        """The protocols of a member whose strategies are supported here, each reduced to the topics.
 
         Raises:
             KafkaError: INCONSISTENT_GROUP_PROTOCOL if there are none, or the member is not a consumer; INVALID_REQUEST

@@ -483,7 +483,7 @@ class GroupShard:
         return effects
 
     def intervene(self, group: Group, decide: Callable[[Group, int], Effects], now: int) -> Effects:
-        """Do something to a group from outside."""
+        """Change a group from outside."""
         effects = decide(group, now)
         self._arm(group)
         return effects

@@ -14,7 +14,7 @@ class TopicResolver(Protocol):
 
     def is_gone(self, topic: str) -> bool:
         """Whether the topic certainly does not exist, so that its committed offsets can be removed. A topic about which
-        this broker merely knows too little has no partitions here, and is not gone."""
+        this broker does not know enough has no partitions here, but still exists."""
 
     def led_partitions(self, topic: str) -> Sequence[int]:
         """The partitions of a topic that have a leader, ascending; none if there is no such topic."""

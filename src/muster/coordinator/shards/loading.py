@@ -13,7 +13,7 @@ Replay = Callable[[bytes | None, bytes | None, int], bool]
 
 
 def last_of_each_key(records: Sequence[Stored]) -> Sequence[Stored]:
-    """Of records with the same key the last, in their order: what a compaction would leave."""
+    """The last record of each key, in log order: what compaction would leave."""
     found: dict[object, Stored] = {}
     for record in reversed(records):
         found.setdefault(record[1] or record[0], record)

@@ -1,7 +1,7 @@
 """Shards kept in logs: the partition of a topic for each slot, as Kafka keeps groups in `__consumer_offsets`.
 
 Each batch carries the epoch under which it was appended. The log rejects an append under an epoch older than its
-leader's: so a coordinator that has lost the partition without noticing finds out.
+leader's: so a coordinator that has lost the partition without noticing learns it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from muster.protocol.records.record_batch import BatchBuilder, BatchHeader, chec
 
 READ_BYTES = 4 * 1024 * 1024
 MAX_BATCH_BYTES = 16 * 1024 * 1024
-"""A batch that would be larger when decompressed is not the coordinator's, and is skipped."""
+"""A batch that would be larger when decompressed does not come from a coordinator, and is skipped."""
 
 SLICE = 256
 """How many records are returned at a time, of a large batch or of many small ones."""
 
 Skipped = tuple[object, Exception]
 LogContent = list[Stored] | Skipped | Piece
-"""What a log has next: records, what was skipped, or something of a transaction."""
+"""The next entry of a log: records, something that was skipped, or the start or end of a transaction."""
 
 
 class Log(Protocol):
@@ -43,7 +43,7 @@ class Log(Protocol):
 
     @property
     def failed(self) -> Exception | None:
-        """Set once a write or sync has failed: records that are not durable by then never will be."""
+        """Set once a write or sync has failed: records that are not durable at that moment never will be."""
 
     def append(self, batches: bytearray, *, now: int, leader_epoch: int = 0, origin: Any = "coordinator") -> Any:
         """Returns an object with `last_offset`, that of the last record. Producers may append to the same log. Raises
@@ -81,8 +81,8 @@ class TransactionalLog(Log, Protocol):
 class ShardLogStore:
     """A `Store`: `open_log` returns a slot's log, an empty one if it was never written.
 
-    `alone`: no other coordinator writes to these logs. An epoch in them then fences nothing: it is left from a former
-    cluster, or is damage, as no checksum covers it. Everything is read, and writes use the newest epoch found.
+    `alone`: no other coordinator writes to these logs. An epoch in them then fences nothing: it is left over from a
+    former cluster, or damaged, as no checksum covers it. Everything is read, and writes use the newest epoch found.
     """
 
     def __init__(self, open_log: Callable[[int], Log], *, alone: bool = False) -> None:
@@ -154,7 +154,7 @@ class LogJournal:
         if self._refusal is not None:
             raise self._refusal
         try:
-            epoch = max(self.epoch, self._newest_epoch)  # a property would be one call more for each write
+            epoch = max(self.epoch, self._newest_epoch)  # a property would cost one more call for each write
             appended = self.log.append(batch.build(), now=now, leader_epoch=epoch, origin="coordinator")
         except KafkaError as error:
             raise self._refused(error) from None
@@ -171,7 +171,7 @@ class LogJournal:
 
     @property
     def writing_epoch(self) -> int:
-        """The epoch under which it writes: none that the log has is newer."""
+        """The epoch under which it writes: the log has none that is newer."""
         return max(self.epoch, self._newest_epoch)
 
     @property
@@ -269,7 +269,7 @@ class LogJournal:
             yield offset, problem
 
     def _batch(self, data: Buffer, position: int, header: BatchHeader) -> list[Stored] | Skipped | Piece:
-        """What a batch says; nothing if it is a control batch that ends no transaction."""
+        """The contents of a batch; nothing if it is a control batch that ends no transaction."""
         if self._is_of_a_fenced_epoch(header):
             epoch = header.partition_leader_epoch
             return header.base_offset, FencedError(f"written under epoch {epoch} after a newer one")

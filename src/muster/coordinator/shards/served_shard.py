@@ -106,7 +106,7 @@ class ServedShard(Generic[S]):
         self.batch_time = 0
         self.batch_shift = 0
         self.written = 0
-        self.is_durable = True  # what was read from the store is
+        self.is_durable = True  # what was read from the store is durable
         self.decided: list[Reply] = []
         self.parked: deque[tuple[int, Reply]] = deque()
 

@@ -19,8 +19,8 @@ within `flush`.
 
 The state runs ahead of the store by the writes that are not durable yet. That is safe because no answer goes out before
 the store has them. If a write fails, every parked answer becomes an error, the shard is thrown away with all requests
-that wait in it, and is read again. Nothing is ever undone piece by piece. The same happens if a rule raises, which none
-should.
+that wait in it, and is read again. Nothing is ever undone piece by piece. The same happens if a rule raises, which
+should never happen.
 
 The life of a shard
 ===================
@@ -80,7 +80,8 @@ class ShardHost(NamedTuple):
     on_deadline_moved: Callable[[], None] | None = None
     """Called when a deadline earlier than the one `next_deadline` last returned appears."""
     later: Callable[[Callable[[], None]], None] | None = None
-    """Calls a function in one of the next turns of the event loop. Without it shards are read in one go."""
+    """Calls a function in one of the next turns of the event loop. Without it each shard is read without
+    interruption."""
     wall_clock: Callable[[], int] | None = None
     """The time of day, for the times in records; `clock` by default."""
 

@@ -4,8 +4,8 @@ A shard is identified by its slot, a number. A coordinator has a slot under an e
 moves to another coordinator. If two coordinators both believe that they have a slot, the store fences the one with the
 older epoch: nothing that it writes from then on becomes durable.
 
-No method blocks. `read` and `write` only start what takes time: it is done when `read` finds more, when `durable` has
-grown, or when `failed` is set. A store that learns of it after the call has returned must call
+No method blocks. `read` and `write` only start slow operations: those are done when `read` finds more, when `durable`
+has grown, or when `failed` is set. A store that learns of it after the call has returned must call
 `Shards.release_durable`. So a store may be the log of a partition, whose reads and appends are done when they return
 (`log_store.py`), or a service across a network: then it reads ahead, and sends the writes of one turn as one
 transaction that checks the epoch.
@@ -91,7 +91,7 @@ class Journal(Protocol):
 
 
 class TransactionalJournal(Journal, Protocol):
-    """One with records of transactions, which producers begin and coordinators of transactions end."""
+    """A journal with records of transactions, which producers begin and transaction coordinators end."""
 
     def begin_verification(self, producer_id: int, producer_epoch: int, *, tv2: bool, now: int) -> int | None:
         """A guard for the first records of a producer's transaction, which must be verified; None if the transaction is
@@ -108,7 +108,7 @@ class TransactionalJournal(Journal, Protocol):
         `PRODUCER_ERRORS`."""
 
     def open_transactions(self) -> Sequence[object]:
-        """Those that no marker has ended."""
+        """The transactions that no marker has ended."""
 
 
 class Store(Protocol):

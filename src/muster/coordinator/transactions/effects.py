@@ -11,7 +11,7 @@ from muster.model import TopicPartition
 
 
 class EntryRecord(NamedTuple):
-    """What a record says; `entry` None is a tombstone."""
+    """The contents of a record; `entry` None is a tombstone."""
 
     transactional_id: str
     entry: Transaction | None

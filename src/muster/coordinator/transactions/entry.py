@@ -1,4 +1,4 @@
-"""What a coordinator knows of a transactional id, and how that changes.
+"""What a coordinator knows about a transactional id, and how that changes.
 
 An id has a producer id and an epoch. Each new producer of that name gets the next epoch, which fences the one before
 it. A producer of `transaction.version` 2 (KIP-890) also gets a new epoch with each transaction, so that a late request
@@ -22,7 +22,7 @@ from muster.protocol.transaction_messages import PartitionsSchema, TransactionLo
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 LAST_EPOCH = 32_766
-"""The last epoch that a producer is given."""
+"""The last epoch that a producer can get."""
 NO_TIMEOUT_MS = 2**31 - 1
 """A transaction with this timeout never times out."""
 NO_PARTITIONS: frozenset[TopicPartition] = frozenset()
@@ -72,10 +72,10 @@ BEFORE: Mapping[TransactionState, frozenset[TransactionState]] = {
 class Transaction(NamedTuple):
     """A transactional id. A change makes another value, which is written and then replaces it.
 
-    `previous_producer_id` is the id before the last change, whatever that changed: so a retry over a rotation of the
-    producer id is known until the next change. `last_producer_epoch` is the previous epoch if its producer may ask for
-    the current one again, otherwise -1. `next_producer_id` is set while a transaction that used up the epochs is being
-    finished. `client_version` is the `transaction.version` of the producer that began or ended the transaction.
+    `previous_producer_id` is the id before the last change, whatever that changed: so a retry after a rotation of the
+    producer id is recognized until the next change. `last_producer_epoch` is the previous epoch if its producer may ask
+    for the current one again, otherwise -1. `next_producer_id` is set while a transaction that used up the epochs is
+    being finished. `client_version` is the `transaction.version` of the producer that began or ended the transaction.
     """
 
     producer_id: int
@@ -100,7 +100,7 @@ class Transaction(NamedTuple):
         return self.state is ONGOING and self.timeout_ms != NO_TIMEOUT_MS and self.start_ms + self.timeout_ms < now
 
     def has_expired(self, expiration_ms: int, now: int) -> bool:
-        """Whether it was not used for so long that it expires."""
+        """Whether it has been unused for long enough to expire."""
         return self.state in IDLE and self.last_update_ms <= now - expiration_ms
 
     def _changed(self, state: TransactionState, now: int, **changes: Any) -> Transaction:
@@ -129,7 +129,8 @@ class Transaction(NamedTuple):
         )
 
     def ended(self, state: TransactionState, client_version: int, next_producer_id: int, now: int) -> Transaction:
-        """Its producer has decided. Since version 2 the epoch is a new one, which the markers carry."""
+        """Its producer has decided to commit or abort. Since version 2 the epoch is a new one, which the markers
+        carry."""
         changes: dict[str, Any] = {}
         if client_version >= EPOCH_BUMPS_SINCE:
             changes = {"producer_epoch": self.producer_epoch + 1, "last_producer_epoch": self.producer_epoch}
@@ -154,7 +155,7 @@ class Transaction(NamedTuple):
     # ---------------------------------------------------------------------------------------------------- its records
 
     def value(self, shift: int = 0) -> TransactionLogValue:
-        """As it is written, its times shifted by `shift` ms."""
+        """The value to write, with its times shifted by `shift` ms."""
         topics: dict[str, PartitionsSchema] = {}
         for topic, partition in sorted(self.partitions):
             topics.setdefault(topic, PartitionsSchema(topic)).partition_ids.append(partition)

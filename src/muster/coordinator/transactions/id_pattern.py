@@ -33,7 +33,7 @@ class _AutomatonState:
 
 
 class IdPattern:
-    """A pattern, and the states of it that are known.
+    """A pattern, and its known states.
 
     Raises:
         ConfigError: it is not in the syntax that RE2 and Python have in common.
@@ -112,7 +112,7 @@ class IdPattern:
         return frozenset(found), False
 
     def _open(self, part: Part, rest: int, todo: list[int]) -> None:
-        """Add what a part that is not a character begins with."""
+        """Add everything that a part other than a character can begin with."""
         if isinstance(part, Sequence):
             self._left -= len(part.parts)
             for each in reversed(part.parts):

@@ -53,7 +53,7 @@ NewId: TypeAlias = Callable[[], int]
 
 
 class Move(Enum):
-    """What a request does to a transactional id, where it is not refused."""
+    """What a request does to a transactional id if it is not refused."""
 
     INITIALIZE = "the producer gets an epoch"
     FENCE = "the transaction is aborted, and the request repeated"
@@ -61,7 +61,7 @@ class Move(Enum):
     ADD_OR_NONE = "the partitions that are new are added"
     COMMIT = "commits"
     ABORT = "aborts"
-    REPEATED = "it was done before: the ids are given again"
+    REPEATED = "it was done before: the same ids are returned"
     LOOK_UP = "each partition must be in the transaction"
 
 
@@ -90,7 +90,7 @@ ADD_PARTITIONS: Mapping[TransactionState, Answer] = {
     COMPLETE_COMMIT: Move.ADD,
     COMPLETE_ABORT: Move.ADD,
 }
-"""AddPartitionsToTxn and AddOffsetsToTxn, of the id's producer in its epoch."""
+"""AddPartitionsToTxn and AddOffsetsToTxn, from the id's producer in its epoch."""
 
 VERIFY_PARTITIONS: Mapping[TransactionState, Answer] = {
     EMPTY: Move.LOOK_UP,
@@ -116,7 +116,7 @@ END_BEFORE_BUMPS: Mapping[tuple[TransactionState, bool], Answer] = {
     (COMPLETE_ABORT, True): _INVALID,
     (COMPLETE_ABORT, False): NONE,
 }
-"""EndTxn up to version 4, by state and whether it commits; of the id's producer in its epoch."""
+"""EndTxn up to version 4, by state and whether it commits; from the id's producer in its epoch."""
 
 END: Mapping[tuple[TransactionState, bool, bool], Answer] = {
     (EMPTY, True, False): _INVALID,
@@ -190,13 +190,13 @@ def init_producer_id(
 
 
 def _may_know(found: Transaction, known: Producer) -> bool:
-    """Whether a producer may have got these ids from this coordinator: the epoch is checked later."""
+    """Whether a producer may have received these ids from this coordinator; the epoch is checked later."""
     is_from_before = known.producer_id == found.previous_producer_id and known.epoch >= LAST_EPOCH
     return known.producer_id == found.producer_id or is_from_before
 
 
 def _next_ids(found: Transaction, known: Producer | None, new_id: NewId) -> tuple[int, int, int] | None:
-    """Producer id, epoch and last epoch for a producer; None if another one has been given ids since."""
+    """Producer id, epoch and last epoch for a producer; None if another producer has received ids since."""
     is_current = known is None or known.epoch == found.producer_epoch
     last_epoch = NO_PRODUCER_EPOCH if known is None else found.producer_epoch
     if is_current and found.is_exhausted:
@@ -209,8 +209,8 @@ def _next_ids(found: Transaction, known: Producer | None, new_id: NewId) -> tupl
 
 
 def fence(found: Transaction, server_version: int, new_id: NewId, now: int) -> Transaction:
-    """Abort a transaction without its producer, which is fenced by one new epoch (KAFKA-19367). Where that uses up the
-    epochs, the producer id is changed with it (KAFKA-20090)."""
+    """Abort a transaction without its producer, which is fenced by one new epoch (KAFKA-19367). If that uses up the
+    epochs, the producer id changes too (KAFKA-20090)."""
     if server_version < EPOCH_BUMPS_SINCE:
         return found.fenced(now)
     return _ended(found, PREPARE_ABORT, server_version, new_id, now)

@@ -69,7 +69,7 @@ class TransactionShard:
         # Partitions without a marker, of transactions that are being ended.
         self._unmarked: dict[str, set[TopicPartition]] = {}
         # (time, transactional id): when to check a transaction's timeout. An id's alarm is valid if its time is in
-        # `_armed`. It may be that of an earlier transaction, and is then set again when it is due.
+        # `_armed`. An alarm may be left from an earlier transaction; it is then set again when it is due.
         self._alarms: list[tuple[int, str]] = []
         self._armed: dict[str, int] = {}
         self._expiry_check_at = NEVER
@@ -277,7 +277,7 @@ class TransactionShard:
             if entry.state in ENDING:
                 self._send(transactional_id, entry, effects)
             elif entry.state is ONGOING:
-                if entry.start_ms > now:  # the clock was set back since: without this, readers would wait until then
+                if entry.start_ms > now:  # the clock was set back: otherwise readers would wait until the old time
                     entry = self.entries[transactional_id] = entry._replace(start_ms=now)
                 self._arm(transactional_id, entry)
         self._expiry_check_at = now + self.config.transaction_remove_expired_transaction_cleanup_interval_ms
@@ -364,7 +364,7 @@ _NOTHING = Transaction(-1, -1, 0, 0)
 
 
 def fenced_error(error: ErrorCode, version: int, known_since: int) -> ErrorCode:
-    """PRODUCER_FENCED for clients that know it (KIP-588), for others what it was before."""
+    """PRODUCER_FENCED for clients that know it (KIP-588); INVALID_PRODUCER_EPOCH for older ones."""
     return ErrorCode.INVALID_PRODUCER_EPOCH if error is ErrorCode.PRODUCER_FENCED and version < known_since else error
 
 

@@ -1,1 +1,1 @@
-"""The demo's records, and what its queries make of them. Pure."""
+"""The demo's records, and the results expected from its queries. Pure."""

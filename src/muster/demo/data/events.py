@@ -66,7 +66,7 @@ class Event:
 FLIGHTS_STREAM = "flights"
 WEATHER_STREAM = "weather"
 WEATHER = ("wind_speed", "precip", "visib")
-"""What of an hour's weather is compared."""
+"""The parts of an hour's weather that are compared."""
 
 
 def events(limit: int | None = None) -> Iterator[Event]:
@@ -151,7 +151,7 @@ def _text(at: datetime) -> str:
 DayWindow = tuple[date, str, str]
 """Day (UTC), origin, carrier."""
 Hour = tuple[str, str]
-"""An airport and an hour, as the records have it."""
+"""An airport and an hour, as in the records."""
 
 
 @dataclass(slots=True)
@@ -195,7 +195,7 @@ class Truth:
     """For each flight that is neither late nor damaged its origin with its hour, and its delay."""
 
     def add(self, event: Event) -> None:
-        """Take one record into account."""
+        """Count one record."""
         if event.stream == WEATHER_STREAM:
             self.hours += 1
             self.weather[str(event.row["station"]), str(event.row["hour"])] = _weather_of(event.row)
@@ -210,13 +210,13 @@ class Truth:
         self.good[event.id] = (origin, hour), event.row["dep_delay"]
 
     def watch(self, sent: Iterable[Event]) -> Iterator[Event]:
-        """Hand records over, each taken into account."""
+        """Pass records on, counting each."""
         for event in sent:
             self.add(event)
             yield event
 
     def joined(self) -> dict[int, tuple[Cell, ...]]:
-        """The flights of whose hour the weather is known, which the join must find: their delay and that weather."""
+        """The flights whose hour has known weather, which the join must find: their delay and that weather."""
         return {
             flight: (delay, *self.weather[hour]) for flight, (hour, delay) in self.good.items() if hour in self.weather
         }

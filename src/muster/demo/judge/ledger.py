@@ -5,7 +5,7 @@ each record before it commits the record's offset, and a line for each acknowled
 for each time that it owned a partition, what it had handled and how much of that was committed when the
 ownership ended. Records after that mark may be handled again by the next owner. There are three such windows:
 
-* killed: the member was killed; what it had handled since its last acknowledged commit;
+* killed: the member was killed; the records that it had handled since its last acknowledged commit;
 * broker down: the ownership ended before the commit was acknowledged, because the broker was down;
 * Spark batch: Spark lost a partition by force while a batch held it; at most that one batch.
 
@@ -67,7 +67,7 @@ class Ownership:
 
 @dataclass(frozen=True, slots=True)
 class BatchRead:
-    """What one Spark batch read of one partition: `start` is inclusive, `end` exclusive."""
+    """What one Spark batch read from one partition: `start` is inclusive, `end` exclusive."""
 
     batch: int
     partition: int

@@ -109,7 +109,7 @@ def figures(run: DemoRun, outcome: Outcome) -> dict[str, Figure]:
         ),
         "windows in the table": Figure(outcome.table.right, _ok(outcome.table), _said(outcome.table, "each right")),
         "windows in the compacted topic": Figure(
-            outcome.topic.right, _ok(outcome.topic), _said(outcome.topic, "each right, read by Python")
+            outcome.topic.right, _ok(outcome.topic), _said(outcome.topic, "each correct, read by Python")
         ),
         "flights with their weather": Figure(
             outcome.joined.right, _ok(outcome.joined), _said(outcome.joined, "each once")
@@ -201,7 +201,7 @@ def print_rebalances(run: DemoRun, console: Console) -> None:
 
 
 def print_figures(table: dict[str, Figure], console: Console) -> None:
-    """The figures with their marks."""
+    """The figures, each marked as right or wrong."""
     shown = Table(title="Checked against the source files, record by record", title_justify="left")
     for column in ("", "figure", "value", "note"):
         shown.add_column(column, justify="right" if column == "value" else "left", overflow="fold")

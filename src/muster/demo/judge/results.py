@@ -23,7 +23,7 @@ _ID = re.compile(r'\{"id":(\d+),')
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What was wrong, a sentence each, and how many records occurred more than once."""
+    """The errors, as one sentence each, and how many records occurred more than once."""
 
     right: int
     wrong: tuple[str, ...] = ()

@@ -98,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(program: Program, arguments: argparse.Namespace) -> None:
-    """Start both queries, and obey the demo's commands."""
+    """Start both queries, and execute the demo's commands."""
     access, out = ClusterAccess.of(arguments), Path(arguments.out)
     spark = session("muster demo: feed", arguments.master, **SETTINGS)
     queries = [start_shared(spark, access, out, arguments.group, arguments.topic), start_feed(spark, access, out)]

@@ -78,7 +78,7 @@ class DemoOptions:
 
 @dataclass
 class DemoRun:
-    """What a run leaves for the judgement and the report."""
+    """What a run records for the judgement and the report."""
 
     options: DemoOptions
     story: Story
@@ -389,8 +389,8 @@ class Job:
         await self._batches_of_pipeline()
 
     async def _batches_of_pipeline(self) -> None:
-        """Wait until each query of the pipeline has done one more batch. A query with nothing left to read does none:
-        on a slow machine the data runs dry before a step is done."""
+        """Wait until each query of the pipeline has done one more batch. A query with nothing left to read runs no
+        batch: on a slow machine the data runs out before a step is done."""
         since, groups, course = wall_clock_ms(), self._options.names.groups, self._course
 
         def done(query: str) -> bool:
@@ -422,7 +422,7 @@ class Job:
     # --- how it ends -------------------------------------------------------------------------------------------------
 
     async def _wait_until_handled(self) -> None:
-        """Wait until every group has committed everything. If the rest stops shrinking, the groups are stuck."""
+        """Wait until every group has committed everything. If the lag stops shrinking, the groups are stuck."""
         best, give_up = -1, 0.0
         while True:
             latest = self._story.latest

@@ -57,7 +57,7 @@ SETTINGS = {
     "spark.executor.extraJavaOptions": _SMALL,
     # The demo judges batches by their offsets, of which Spark would keep only the last hundred.
     "spark.sql.streaming.minBatchesToRetain": 1_000_000,
-    # For demos on Spark clusters, which two programs share.
+    # Limits for demos on Spark clusters, which two programs share.
     "spark.executor.cores": 1,
     "spark.cores.max": 2,
 }
@@ -221,7 +221,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(program: Program, arguments: argparse.Namespace) -> None:
-    """Start the pipeline, and obey the demo's commands."""
+    """Start the pipeline, and execute the demo's commands."""
     spark = session("muster demo: pipeline", arguments.master, **SETTINGS)
     pipeline = Pipeline(spark, ClusterAccess.of(arguments), DemoNames.of(arguments.topic), Path(arguments.out))
     queries = pipeline.start()

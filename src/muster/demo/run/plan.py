@@ -43,7 +43,7 @@ class FeedPace:
         return 0.1 + 0.7 * step / max(1, self.steps)
 
     def allowed(self, elapsed_s: float, steps_done: int) -> int:
-        """How many events may have been sent by now."""
+        """How many events may have been sent so far."""
         share = elapsed_s / self.duration_s
         if steps_done < self.steps:
             # Above the ceiling time counts a twentieth: data keeps flowing, slowly, until the step is done.

@@ -1,7 +1,7 @@
 """What was observed of the group during the demo: the owners of each partition, each rebalance with its cause.
 
-Snapshots come from asking the cluster, as any operator could; causes and exact times come from the events that muster's
-own broker writes. Without these, rebalances still show between two snapshots, with the cause "not known".
+Snapshots come from requests to the cluster, as any operator could send; causes and exact times come from the events
+that muster's own broker writes. Without these, rebalances still show between two snapshots, with the cause "not known".
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def _count_others(batch: pa.RecordBatch, rows: Int64s, keys: _Keys, counts: _Cou
 
 
 def _sound_generations(values: pa.Array[Any], kinds: Int64s) -> list[bool]:
-    """Which of these values are known to be decodable ones of classic groups. Not all decodable ones are found."""
+    """Which of these values are known to be decodable ones of classic groups. Not all decodable values are found."""
     found = _flags(values.is_valid()) & (kinds == RecordKind.GROUP_METADATA)
     if found.any():
         data = _Bytes(values)

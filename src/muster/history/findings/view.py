@@ -77,9 +77,9 @@ class RuleResult:
     is_last_resort: bool = False
     """Reported only if no other finding covers most of these rebalances."""
     since_ms: int = 0
-    """If it is not about rebalances."""
+    """Its time, if it is not about rebalances."""
     stopped_partition_ms: int = 0
-    """If it is not about rebalances."""
+    """Its time, if it is not about rebalances."""
 
 
 # ------------------------------------------------------------------------------------------- members that left

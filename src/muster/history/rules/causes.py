@@ -90,7 +90,7 @@ class Case:
     """Partitions that the previous generation revoked and this one hands out."""
     is_second_phase: bool = False
     second_of: str = ""
-    """Why it is one, if not because of partitions handed out."""
+    """Why it is a second phase, if not because partitions are handed out."""
     move: CoordinatorMove | None = None
     metadata_changed: bool = False
     """KIP-848: the hash of the topics' metadata, or the set that a regular expression matches, has changed."""

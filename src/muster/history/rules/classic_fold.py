@@ -137,8 +137,8 @@ def _note_phase(state: ReplayedState, case: Case) -> None:
 
 
 def _looked_up(state: ReplayedState, case: Case) -> bool:
-    """Whether the only news is what a leader finds out after members have added topics that it does not read itself, or
-    removed them: the Java client's leader fetches metadata of the group's topics, and rejoins if it has changed."""
+    """Whether the only change is one that a leader discovers after members have added or removed topics that it does
+    not read itself: the Java client's leader fetches metadata of the group's topics, and rejoins if it has changed."""
     soon = case.at_ms - state.current_ms <= LOOKED_UP_MS
     only_these = all(topic in state.strange_topics and had == 0 for topic, (had, _) in case.grown.items())
     return soon and only_these and bool(state.strange_topics) and case.before is state.current

@@ -85,8 +85,8 @@ class Signs(NamedTuple):
     moved_on_ms: int
     """When an offset last changed; both are -1 if there is none."""
     longest_gap_ms: int
-    """Between two commits of the same partition in one generation, which shows how regular they are. -1 with fewer than
-    two. An eager member commits nothing during a rebalance, however long others take to join."""
+    """The interval between two commits of the same partition in one generation, which shows how regular they are. -1
+    with fewer than two. An eager member commits nothing during a rebalance, however long others take to join."""
     last_how: How = How.UNKNOWN
     """How the last one was committed."""
 

@@ -106,7 +106,7 @@ class QueryBatches:
 
 
 def departures(case: Case) -> tuple[str, ...]:
-    """What became of the queries that left, as far as the commits shortly afterwards show."""
+    """What happened to the queries that left, as far as the commits shortly afterwards show."""
     on = "it continued as another member: it was restarted, or had been removed from the group in between"
     return tuple(
         f"{ABOUT} {name} left as a member after finishing batch {batch}; "

@@ -102,7 +102,7 @@ class LagWatch:
             else:
                 why = str(answer) if isinstance(answer, KafkaTimeoutError) else answer.code.name
                 warnings.add(f"group {name} cannot be described: {why}")
-        if missing:  # or of another kind
+        if missing:  # or its kind is another one
             listed = self._listed(warnings)
             for name in missing:
                 if name not in listed:

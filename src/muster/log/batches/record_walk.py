@@ -22,7 +22,8 @@ from muster.protocol.records.record_runs import RecordRun, pieces
 from muster.protocol.records.varints import read_varint, read_zigzag
 
 MAX_ERRORS = 1_000
-"""How many bad records of a batch are named to its producer. Kafka names all, but a few bytes can mean millions."""
+"""How many bad records of a batch are named to its producer. Kafka names all of them, but a few bytes can mean
+millions."""
 
 _MAX_VARINT = 5
 _NULL = 1
@@ -43,7 +44,8 @@ class RecordRules(NamedTuple):
 
 
 class BadRecord(NamedTuple):
-    """A record that is whole but not allowed: because of its `timestamp` or, if that is None, for lack of a key."""
+    """A record that is complete but not allowed: because of its `timestamp` or, if that is None, because it has no
+    key."""
 
     at: int
     offset_delta: int
@@ -64,7 +66,7 @@ def walk(data: bytes | memoryview, header: BatchHeader, rules: RecordRules) -> W
 
     Raises:
         RecordLengthError: a record's length is not a valid number.
-        CorruptRecordError: the records are not as many as the header says, or one of them is broken.
+        CorruptRecordError: the number of records differs from the header's, or a record is broken.
     """
     walker = _Walker(bytes(data), header.record_count, rules.needs_key)
     walker.walk()
@@ -144,7 +146,7 @@ class _Walker:
             raise CorruptRecordError("a record reaches beyond the end of its batch") from None
 
     def _take_run(self, run: RecordRun, first: int) -> None:
-        """Take in what a run says; its records are whole, and their offsets count up."""
+        """Count a run, whose records are complete and whose offsets increase by one."""
         times = run.times
         least, most = (times, times) if isinstance(times, int) else (min(times), max(times))
         self.earliest = min(self.earliest, least)

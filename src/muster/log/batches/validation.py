@@ -41,7 +41,8 @@ CHEAP_RECORDS = 10_000
 CHEAP_COMPRESSED_RECORDS = 2_000
 CHEAP_COMPRESSED_BYTES = 16 * 1024
 _CHEAP_DECOMPRESSED_BYTES = 1024 * 1024
-"""The most decompressed bytes that are checked in one step. More takes milliseconds, for which other requests wait."""
+"""The most decompressed bytes that are checked in one step. More would take milliseconds, during which other requests
+wait."""
 
 _SMALLEST_RECORD = 7
 _FIRST_TIME, _LAST_TIME = -(1 << 63), (1 << 63) - 1
@@ -150,7 +151,7 @@ def _walk(buffer: Buffer, header: BatchHeader, config: LogConfig, now: int, at_o
     if config.message_timestamp_type is TimestampType.CREATE_TIME:
         earliest = max(now - config.message_timestamp_before_max_ms, earliest)
         latest = min(now + config.message_timestamp_after_max_ms, latest)
-    policy = config.cleanup_policy  # compared by hand: a property would be one call more for each batch
+    policy = config.cleanup_policy  # compared here: a property would cost one more call for each batch
     compacts = policy is CleanupPolicy.COMPACT or policy is CleanupPolicy.COMPACT_AND_DELETE
     rules = RecordRules(compacts, earliest, latest)
     data = _records(buffer, header, at_once)

@@ -13,15 +13,15 @@ the open transaction, and the epoch of the coordinator that wrote the last marke
 - the same epoch must follow the last sequence (2^31 - 1 is followed by 0), otherwise OUT_OF_ORDER_SEQUENCE_NUMBER;
 - an unknown producer (it expired, or its records are gone) is accepted with any sequence; UNKNOWN_PRODUCER_ID is never
   returned, as in Kafka today. An unknown producer counts as epoch -1: a lower epoch is refused, and a producer that
-  really sends epoch -1 may send any sequence, in every batch, and in the first batch of the next epoch;
+  does send epoch -1 may send any sequence, in every batch, and in the first batch of the next epoch;
 - a batch without the transactional bit while a transaction is open is refused with INVALID_TXN_STATE.
 
 The group coordinator writes transactional offsets without sequences: only their epoch and guard are checked.
 
 A marker ends the open transaction, if any, and may raise the epoch. With transaction version 2 its epoch must be newer
 than the known one; the same epoch is accepted as a repeat while no transaction is open (KAFKA-19999). Older versions
-keep the epoch. A coordinator whose epoch is older than the last one is fenced. What the log holds has passed these
-rules, so reading it again checks nothing.
+keep the epoch. A coordinator whose epoch is older than the last one is fenced. The contents of the log have passed
+these rules, so reading it again checks nothing.
 
 The rules are those of Kafka's ProducerAppendInfo and ProducerStateManager, and so is the format of the snapshot
 (version 1: int16 version, uint32 CRC-32C of the rest, then an array of entries), except for the number of entries.
@@ -75,9 +75,9 @@ class ProducerEntry:
     last_timestamp: int = -1
     batches: deque[ProducedBatch] = field(default_factory=lambda: deque(maxlen=BATCHES_TO_RETAIN))
     coordinator_epoch: int = -1
-    """That of the last marker, -1 before there is one."""
+    """The coordinator epoch of the last marker, -1 before there is one."""
     first_offset: int = NONE_OPEN
-    """Of the open transaction."""
+    """The first offset of the open transaction."""
 
 
 class LastRecord(NamedTuple):
@@ -158,8 +158,8 @@ class PartitionProducers:
             raise _out_of_order(f"producer {header.producer_id} sent sequence {first}, the last one is {current}")
 
     def note(self, header: BatchHeader, marker: TxnMarker | None = None) -> CompletedTransaction | None:
-        """Takes note of a batch that has been written, or is read again from the log. Of a control batch, `marker` is
-        what it says, None if compaction has emptied it. Returns the transaction that it has completed."""
+        """Records a batch that has been written, or is read again from the log. For a control batch, `marker` is
+        its content, None if compaction has emptied it. Returns the transaction that it has completed."""
         entry = self.producers.get(header.producer_id)
         if entry is None:
             entry = self.producers[header.producer_id] = ProducerEntry()
@@ -245,7 +245,7 @@ class PartitionProducers:
     # ---------------------------------------------------------------------------------------------- compaction, expiry
 
     def last_records(self) -> dict[int, LastRecord]:
-        """What compaction keeps of each producer, even when it is empty."""
+        """What compaction keeps for each producer, even when it is empty."""
         return {
             producer_id: LastRecord(entry.batches[-1].last_offset if entry.batches else None, entry.epoch)
             for producer_id, entry in self.producers.items()
@@ -264,7 +264,7 @@ class PartitionProducers:
     def encode(self) -> bytes:
         """The snapshot's bytes: an entry for each batch that is remembered, the newest of a producer last.
 
-        Kafka's broker writes the last batch alone, and of several entries it believes the last. But a broker that was
+        Kafka's broker writes the last batch alone, and uses the last of several entries. But a broker that was
         shut down cleanly must know all five again: with one copy of each partition, no other broker does."""
         return encode_snapshot(
             SnapshotEntry(

@@ -56,7 +56,7 @@ class Guard:
     since: int
 
     def lower(self, sequence: int, epoch: int) -> None:
-        """Lower the sequence to that of another batch that must be verified; a newer epoch starts over."""
+        """Lower the sequence to that of another batch that must be verified; a newer epoch resets it."""
         if epoch > self.epoch:
             self.epoch, self.lowest_sequence = epoch, sequence
         elif epoch == self.epoch:

@@ -6,8 +6,8 @@
               the first batch that has it. Timestamps rise strictly from entry to entry.
 
 In memory an index is a pair of arrays, searched by bisection. `save` writes it whole, when the segment is sealed or the
-log closed. So a file is complete for one moment, or missing; code that loads a segment from it must know that nothing
-was appended since.
+log closed. So a file is complete as of one moment, or missing; code that loads a segment from it must know that nothing
+has been appended since.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def read_file(path: Path) -> bytes | None:
     """The contents of an index, None if they cannot be read."""
     try:
         return path.read_bytes() if path.is_file() else None
-    except OSError:  # missing, or not readable: the index is built again
+    except OSError:  # missing, or unreadable: the index is rebuilt
         return None
 
 

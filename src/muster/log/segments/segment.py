@@ -10,8 +10,8 @@ Reading
     in: it answers that with an error instead of SIGBUS.
 
 Writing
-    There is one `write` for each append, at the end known here. Bytes that a failed write left behind are cut off, at
-    the latest by the next append.
+    There is one `write` for each append, at the end known here. Bytes that a failed write left are cut off, by the next
+    append at the latest.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FILE_RANGE_MIN_BYTES = 128 * 1024
 """A read of at least this size comes with its range of the file."""
 _BATCHES_AT_A_TIME = 256
 _TOUCH_LIMIT = 4 * 1024 * 1024
-"""How much of a view is read in first. The rest goes from the map to a socket, where a bad page is only an error."""
+"""How much of a view is loaded first. The rest goes from the map to a socket, where a bad page is only an error."""
 
 _PAGE = mmap.PAGESIZE
 _MADV_POPULATE_READ = 22  # Linux 5.14
@@ -46,8 +46,8 @@ _BATCH_POSITION = struct.Struct(">qi11xi")
 
 
 def _may_stay_open(file: OpenFile) -> bool:
-    """Whether a file may stay open for as long as a consumer likes. The system gives the lowest descriptor that is
-    free, so such files leave the upper half of them to connections and to the logs."""
+    """Whether a file may stay open for as long as a consumer does not read. The system gives the lowest descriptor that
+    is free, so such files leave the upper half of them to connections and to the logs."""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return most == resource.RLIM_INFINITY or file.fileno() < most // 2
 
@@ -115,7 +115,7 @@ class Segment:
         return self._fd
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Writes `data` after the end; `note` then takes note of it. Raises OSError; then nothing of it stays.
+        """Writes `data` after the end; `note` then records it. Raises OSError; then none of it stays.
         FileCutError: there would be a hole before it."""
         if self._fd < 0:
             self.open_for_append()
@@ -139,7 +139,7 @@ class Segment:
         self._torn = False
 
     def note(self, header: BatchHeader, index_interval_bytes: int) -> None:
-        """Takes note of the batch that was written at the end: size, times, and an index entry if one is due."""
+        """Records the batch that was written at the end: size, times, and an index entry if one is due."""
         last_offset, latest = header.base_offset + header.last_offset_delta, header.max_timestamp
         if latest > self.max_timestamp:
             self.max_timestamp = latest

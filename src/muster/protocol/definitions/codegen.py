@@ -423,7 +423,7 @@ class Decoder(_Writer):
         return value
 
     def least_element(self, member: Field) -> int:
-        """The fewest bytes that an element of an array takes."""
+        """The minimum size of an array element in bytes."""
         if member.struct is not None:
             return max(1, self.least_struct(member.struct))
         return self.least_plain(member, member.element)
@@ -490,7 +490,7 @@ def codec_source(
 ) -> tuple[str, dict[str, str]]:
     """Source of `encode` and `decode` for one version of a message, and the packers (name: expression) that they use.
 
-    `of_bytes`: `decode` takes `bytes` only, otherwise any buffer.
+    `of_bytes`: `decode` takes only `bytes`, otherwise any buffer.
     """
     message = schema.message(name)
     encoder = Encoder(message, version, sliced)

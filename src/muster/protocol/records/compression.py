@@ -35,7 +35,7 @@ MAX_DECOMPRESSED_SIZE = 128 * 1024 * 1024
 
 
 class BatchTooLargeError(CorruptRecordError):
-    """A batch would decompress to more than the caller allows. Whether it is otherwise valid is not known."""
+    """A batch would decompress to more than the caller allows. Whether it is otherwise valid is unknown."""
 
 
 class Compression(IntEnum):

@@ -22,7 +22,7 @@ _COMMIT = 1
 
 
 class TxnMarker(NamedTuple):
-    """The end of a producer's transaction, as a coordinator has it written (Kafka's TxnMarkerEntry).
+    """The end of a producer's transaction, as a coordinator sends it (Kafka's TxnMarkerEntry).
 
     `transaction_version` decides which epochs a partition accepts; it is not in the log.
     """
@@ -56,7 +56,7 @@ def read_marker(buffer: Buffer, position: int, header: BatchHeader) -> TxnMarker
 def is_abort_marker(buffer: Buffer, position: int, header: BatchHeader) -> bool:
     """Whether a control batch ends its producer's transaction without a commit. Raises CorruptRecordError.
 
-    A reader needs no other part of the marker, so none is looked at."""
+    A reader needs no other part of the marker, so no other is read."""
     return _first(buffer, position, header)[0] == _ABORT
 
 

@@ -1,6 +1,6 @@
-"""Message sets, the format of records before Kafka 0.11 (magic 0 and 1): read, and made into record batches.
+"""Message sets, the format of records before Kafka 0.11 (magic 0 and 1): read, and converted to record batches.
 
-A fetch from an old broker, or from a log that an old producer wrote, brings message sets. They are made into record
+A fetch from an old broker, or from a log that an old producer wrote, returns message sets. They are converted to record
 batches of magic 2 as soon as they arrive, so that everything downstream (objects, Arrow columns, Spark) knows one
 format. An entry of a set:
 

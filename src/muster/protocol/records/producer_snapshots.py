@@ -1,4 +1,4 @@
-"""The files in which brokers keep what they know of a partition's producers: `NNN.snapshot`, up to offset NNN.
+"""The files in which brokers keep what they know about a partition's producers: `NNN.snapshot`, up to offset NNN.
 
 Source: ProducerSnapshot.json and ProducerStateManager in Apache Kafka 4.2.
 """
@@ -23,7 +23,7 @@ class CorruptSnapshotError(MusterError):
 
 
 class SnapshotEntry(NamedTuple):
-    """A producer, and a batch of it that is remembered. Of several entries of a producer the last is its newest."""
+    """A producer, and a batch of it that is remembered. If a producer has several entries, the last is the newest."""
 
     producer_id: int
     epoch: int
@@ -33,9 +33,9 @@ class SnapshotEntry(NamedTuple):
     offset_delta: int
     timestamp: int
     coordinator_epoch: int
-    """Of its last marker; -1: none."""
+    """The coordinator epoch of its last marker; -1: none."""
     first_offset: int
-    """Of its open transaction; negative: none is open."""
+    """The first offset of its open transaction; negative: none is open."""
 
 
 def encode_snapshot(entries: Iterable[SnapshotEntry]) -> bytes:

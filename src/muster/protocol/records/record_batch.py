@@ -50,7 +50,7 @@ _CRC_START = 21
 _MAGIC_POSITION = 16
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 PREFIX = struct.Struct(">qii")
-"""What gives a batch its place: base offset, batch length, leader epoch."""
+"""The fields that place a batch in the log: base offset, batch length, leader epoch."""
 
 _OFFSET_AND_LENGTH = struct.Struct(">qi")
 _LENGTH = struct.Struct(">i")
@@ -73,7 +73,7 @@ _CODECS = tuple(Compression)
 
 _COUNTS = tuple(varint(number) for number in range(4_096))
 _ONE_BYTE = 64
-"""Numbers below it are one byte, those of _COUNTS that are not are two."""
+"""Numbers below it take one byte, the others in _COUNTS take two."""
 
 
 class UnsupportedMagicError(CorruptRecordError):
@@ -149,7 +149,7 @@ class BatchHeader(NamedTuple):
         return self.base_timestamp if self.attributes & _DELETE_HORIZON_FLAG else None
 
 
-_header_of = tuple.__new__  # what `BatchHeader._make` does, in half the time
+_header_of = tuple.__new__  # does the same as `BatchHeader._make`, in half the time
 
 RecordFields = tuple[int, bytes | None, bytes | None, RecordHeaders]
 """timestamp, key, value, headers: a record as a producer gives it."""
@@ -220,7 +220,7 @@ def iter_headers(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, Batch
 
 
 def next_header(buffer: Buffer, position: int) -> BatchHeader | None:
-    """The header at `position`; None where the whole batch is not there. Raises as `iter_headers` does."""
+    """The header at `position`; None if the batch is not complete. Raises as `iter_headers` does."""
     left = len(buffer) - position
     if left <= _MAGIC_POSITION:
         return None
@@ -231,7 +231,7 @@ def next_header(buffer: Buffer, position: int) -> BatchHeader | None:
 
 
 def check_batch(buffer: Buffer, position: int, header: BatchHeader) -> None:
-    """Check that the whole batch is there and its CRC-32C is right. Raises CorruptRecordError. Copies nothing."""
+    """Check that the batch is complete and its CRC-32C is right. Raises CorruptRecordError. Copies nothing."""
     end = position + header.batch_length + LOG_OVERHEAD
     if end > len(buffer):
         raise CorruptRecordError(f"a batch of {header.size} bytes is truncated: {len(buffer) - position} are present")
@@ -397,7 +397,7 @@ class BatchBuilder:
         self.count += last - delta
         fixed = len(start) + len(head)
         if size and (last < _ONE_BYTE or (delta >= _ONE_BYTE - 1 and last < limit)):
-            # All are alike: in this range an offset takes as many bytes as the one before it.
+            # All have the same form: in this range an offset takes as many bytes as the one before it.
             length = fixed + size + (1 if last < _ONE_BYTE else 2)
             counted = counts[length] if length < limit else varint(length)
             records = [counted + start, b"", head, b""] * (last - delta)

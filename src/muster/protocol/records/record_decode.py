@@ -87,11 +87,11 @@ def _fill(run: RecordRun, header: Header, records: Sequence[Decoded]) -> None:
 
 def _one_by_one(data: bytes, position: int, header: Header, records: Iterable[Decoded]) -> int:  # noqa: C901
     """Fill objects with the records from `position` on, and return the position after them."""
-    # The hot loop for records that are not alike: it fills objects that are there already, and decodes numbers of one
-    # and two bytes in place, as a call for each of them would cost half as much again. What neighbours share is not
-    # computed twice: the time, and the next offset. A record without headers is given none: a list for each would be
-    # as much work for Python's garbage collector as the record.
-    # A field that extends beyond the end is found by the number that must follow it: that is an IndexError.
+    # The hot loop for records that are not alike: it fills existing objects, and decodes numbers of one
+    # and two bytes in place, as a call for each of them would cost half as much again. Values that neighbours share,
+    # the time and the next offset, are computed only once. A record without headers is given none: a list for each
+    # would be as much work for Python's garbage collector as the record. A field that extends beyond the end is found
+    # by the number that must follow it: that is an IndexError.
     half, upper = _HALF, _UPPER
     base_offset = header.base_offset
     fixed_timestamp = header.max_timestamp if header.timestamp_type else None

@@ -25,7 +25,7 @@ WORTH_IT = 4
 """Fewer records are not read as a run."""
 
 _STEP, _STEP_AFTER_RUN = 64, 8
-"""How many records are read one by one before the next search for a run; doubled after each search in vain."""
+"""How many records are read one by one before the next search for a run; doubled after each unsuccessful search."""
 
 _SHORT, _GROWTH = 512, 16
 """The records among which the first run is searched for, and the factor from one run's records to the next search."""
@@ -59,7 +59,7 @@ _WIDEST_LENGTH = 5
 
 
 class _Shape(NamedTuple):
-    """What records that are alike have in common. Places are counted from a record's first byte."""
+    """What the records of a run have in common. Places are counted from a record's first byte."""
 
     stride: int
     """The bytes from one record to the next."""
@@ -85,9 +85,9 @@ class RecordRun(NamedTuple):
     end: int
     """The position after the last."""
     offset: int
-    """Of the first, relative to the batch's."""
+    """The offset of the first, relative to the batch's."""
     times: int | list[int]
-    """Of all of them, or of each, relative to the batch's."""
+    """The timestamp of all of them, or of each, relative to the batch's."""
     fields: Iterator[tuple[bytes, bytes]]
     """Key and value of each, b"" for null."""
     null_key: bool

@@ -21,7 +21,8 @@ def signed(zigzag: int) -> int:
 
 
 def read_varint(data: Buffer, position: int) -> tuple[int, int]:
-    """A number and the position after it. IndexError at the end of `data`, CorruptRecordError where none can be."""
+    """A number and the position after it. IndexError at the end of `data`, CorruptRecordError if there is no valid
+    one."""
     byte = data[position]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), position + 1

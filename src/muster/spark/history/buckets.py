@@ -7,7 +7,7 @@ Between two batches each group is frozen (pickled), and thawed when one of its r
 thawed: rows that time alone makes final are emitted, and also open rows: those that would be final if this were the
 log's end. Open rows are emitted again at each tick, `final` rows once.
 
-A group is forgotten when nothing is left of it: no current generation, no committed offset, no pending row. Otherwise
+A group is forgotten when nothing of it remains: no current generation, no committed offset, no pending row. Otherwise
 the state would grow with every group that ever existed, and some tools invent a name for each run.
 
 Events that a broker reports about its groups (`__group_events`, which muster's has) are recorded before the records of
@@ -106,7 +106,7 @@ class Bucket:
         return pickle.dumps(kept, pickle.HIGHEST_PROTOCOL) if any(kept) else b""
 
     def take(self) -> BucketOutput:
-        """What there is to emit since the last call."""
+        """What has accumulated since the last call."""
         output, self.output = self.output, BucketOutput()
         return output
 

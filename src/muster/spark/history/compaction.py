@@ -8,7 +8,7 @@ again, until there are enough of them.
 
 The day is rewritten under `DIR/_compact`, and then replaces the old one. On a local file system of Linux
 the two are exchanged atomically; elsewhere the old one is moved away first, and for that moment `read` finds it
-there. A kill at any time leaves one of the two whole: leftovers under `DIR/_compact` are restored or deleted
+there. A kill at any time leaves one of the two intact: leftovers under `DIR/_compact` are restored or deleted
 when the next job starts, and Spark's unfinished files are deleted. A query that started earlier may
 fail, since its files are gone; no row is duplicated.
 """
@@ -116,7 +116,7 @@ def replace(place: HadoopFolder, name: str, frame: DataFrame) -> None:
 
 
 def recover(place: HadoopFolder) -> None:
-    """Restore what a kill has left moved away, and delete the rest."""
+    """Restore tables that a kill has left moved away, and delete the rest."""
     for name in away(place):
         place.rename(f"{OLD}/{name}", name)
     place.delete(FOLDER)

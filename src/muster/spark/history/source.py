@@ -1,7 +1,7 @@
 """The data source of `muster.spark.history`: reads `__consumer_offsets` as `format("muster")` does, and decodes it.
 
-It has the options of the muster source and returns rows of PACKED (packed.py). Records are packed_decoded in the task
-that fetches them: moving each to the JVM and back to Python would cost more than decoding it.
+It has the options of the muster source and returns rows of PACKED (packed.py). Records are decoded in the task that
+fetches them: moving each to the JVM and back to Python would cost more than decoding it.
 
 As a stream its offset is the muster source's with additions (`events`: events.py):
 
@@ -123,7 +123,7 @@ def parse_history_options(given: Mapping[str, str], *, streaming: bool) -> tuple
 
 
 def groups_option(groups: Iterable[str]) -> dict[str, str]:
-    """The option that selects these groups; none selects all.
+    """The option that selects these groups; an empty list selects all.
 
     Raises:
         ConfigError: a single name is given instead of a list.

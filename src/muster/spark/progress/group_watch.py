@@ -59,7 +59,7 @@ class GroupWatch:
         self._thread: threading.Thread | None = None
 
     def notice(self, unread: Claims) -> None:
-        """Note what is not read yet, partition by partition. Starts watching."""
+        """Record what is not read yet, partition by partition. Starts watching."""
         with self._lock:
             self._unread = dict(unread)
             self._first_unread = {

@@ -26,8 +26,8 @@ At most one batch is in progress:
     commit of this query from another member's, so a gained partition is not read until its start is committed under
     this query's name. A commit's metadata also has the number of the last batch that was done then. A commit made
     before a range was done shows that a later one was lost. A later commit is deliberate: an operator's reset, or
-    another member's offset, which the query has adopted and committed under its own name. It also has the topic's
-    ID: a commit about a former topic of that name counts as none, whichever query made it and whenever.
+    another member's offset, which the query has adopted and committed under its own name. It also has the topic's ID: a
+    commit about a former topic of that name does not count, whichever query made it and whenever.
 9.  A replay after a restart reads the whole claims (`strict`), or only what is owned and uncommitted (`trim`).
 10. Executors read fixed ranges and never talk to the group.
 11. At the end, a batch known to be done is committed before the member leaves (`member.py`).
@@ -112,8 +112,8 @@ _NOTE = re.compile(r"(spark(?::.*)?)/(\d+)(?:@(.*):(\w+))?")
 
 
 class _CommitMetadata(NamedTuple):
-    """The metadata of a query's commit, `spark:<query>/<batch>@<cluster>:<topic ID>` (rule 8); of other metadata all is
-    empty. Older versions wrote no query, or no ID, which brokers before Kafka 2.8 do not have either."""
+    """The metadata of a query's commit, `spark:<query>/<batch>@<cluster>:<topic ID>` (rule 8); for other metadata all
+    are empty. Older versions wrote no query, or no ID, which brokers before Kafka 2.8 do not have either."""
 
     query: str
     batch: int
@@ -141,7 +141,7 @@ def _differ(one_id: str, other_id: str) -> bool:
 @dataclass(slots=True)
 class _Owned:
     """A partition of this member. `committed` is the group's offset as this member knows it. All of it is valid for one
-    topic ID, that which the topic was known to have when the epoch began."""
+    topic ID: the one that the topic was known to have when the epoch began."""
 
     epoch: int
     topic_id: str
@@ -151,7 +151,7 @@ class _Owned:
     note: str = ""
     """The metadata of the group's commit, which names the query that made it (rule 8)."""
     anew: bool = False
-    """Whether the group's commit was about a former topic: what came since is read from its start."""
+    """Whether the group's commit was about a former topic: the new topic is read from its start."""
 
 
 @dataclass(slots=True)

@@ -158,7 +158,8 @@ class QueryMember:
         return found
 
     def close(self) -> None:
-        """Commit what is known to be done, and leave the group (rule 11). Safe to call twice, and from any thread."""
+        """Commit batches that are known to be done, and leave the group (rule 11). Safe to call twice, and from any
+        thread."""
         with self._closing:
             if self._closed:
                 return

@@ -5,7 +5,7 @@ It is polled like any core: `poll(now)` when something has arrived or `next_dead
 
 - handles group events: a gain is noted; a loss ends ownership immediately; a revocation starts a drain, and is answered
   when the drain has ended (rule 4), while heartbeats continue;
-- looks up the committed offsets of gained partitions, and applies the reset policy where there are none;
+- looks up the committed offsets of gained partitions, and applies the reset policy if there are none;
 - commits finished claims, fenced by the ownership under which they were claimed. A commit that fails in a
   rebalance is retried after it if the partition's epoch is still the same;
 - looks up the start and end offsets of the owned partitions' logs when Spark has asked for them (`bounds.py`);
@@ -364,7 +364,7 @@ class QueryCore:
             )
 
     def no_broker(self) -> str:
-        """A message that no broker has answered, and why."""
+        """A message saying that no broker has answered, and why."""
         where = ", ".join(self.options.bootstrap)
         return f"no broker at {where} has answered yet: {self.consumer.metadata.last_error}"
 
@@ -472,7 +472,7 @@ class QueryCore:
             self._commit_part({partition: offsets[partition] for partition in part})
 
     def _to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        # Another client's offset, committed under this query's name, would pass for its own at the next start.
+        # Another client's offset, committed under this query's name, would be mistaken for its own at the next start.
         if not self.options.commits or isinstance(self.fatal, StateError):
             return {}
         return {p: offset for p, offset in self.claims.to_commit().items() if not self._is_gone(p.topic)}

@@ -52,7 +52,7 @@ class QueryState:
         self._broken: dict[TopicPartition, str] = {}
 
     def read(self, partitions: Iterable[TopicPartition]) -> None:
-        """A batch that read these is done."""
+        """The batch that read these partitions is done."""
         self._read.update(partitions)
 
     def with_batch(self, partitions: Iterable[TopicPartition]) -> tuple[TopicPartition, ...]:
@@ -60,7 +60,8 @@ class QueryState:
         return tuple(sorted(self._read.union(partitions))) if self.known else ()
 
     def assigned(self, owned: Collection[TopicPartition], is_gone: Callable[[str], bool], now: int) -> None:
-        """The group's assignment is known (rule 1). The partitions of a topic that `is_gone` belong to no member.
+        """The group's assignment is known (rule 1). The partitions of a topic for which `is_gone` is true belong to no
+        member.
 
         A missing partition may still come: this query's previous process leaves the group some seconds after
         the next one has joined, if that starts immediately. It commits what it reads until then, which rule 2

@@ -368,7 +368,7 @@ class Player:
 
     def has_all_of_its_own(self, group_id: str) -> bool:
         """Whether the group has as many members under test as the next recorded generation. While it rebalances, only
-        those count that have rejoined."""
+        members that have rejoined count."""
         known, number = self._generations.get(group_id, []), self._completed.get(group_id, 0)
         if number >= len(known):
             return True
@@ -383,9 +383,9 @@ class Player:
 def recorded_clients(
     members: Sequence[ClassicMember], theirs: Mapping[str, str], recorded: Sequence[str]
 ) -> dict[str, str] | None:
-    """The recorded client that each member replaces, by member id. A simulated member has its own, and a member under
-    test the one with its client id; the other members get the remaining ones in the order in which they joined. None
-    if the numbers differ.
+    """The recorded client that each member replaces, by member id. A simulated member gets its own client, and a member
+    under test the one with its client id; the other members get the remaining ones in the order in which they joined.
+    None if the numbers differ.
 
     Args:
         theirs: the clients of simulated members, by member id.

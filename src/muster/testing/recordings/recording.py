@@ -62,7 +62,7 @@ class DamagedRecordingError(ConfigError):
 
 
 def to_json(data: bytes | None) -> str | dict[str, str] | None:
-    """Bytes, as a recording has them."""
+    """Bytes in the form in which a recording stores them."""
     if data is None:
         return None
     try:

@@ -5,8 +5,8 @@ work of the group under test: it has committed an offset, completed a generation
 struck. An act is due once all marks before it are reached and its recorded delay after the previous line has passed. So
 a consumer that is faster or slower than the recorded one meets the same acts at the same points of its work. A mark
 that is not reached in time is skipped, and reported as a difference. The fault of a mark is added when the mark is
-next, before the request arrives. An expired session that made a commit fail is treated alike: it expires when the next
-commit arrives.
+next, before the request arrives. An expired session that made a commit fail is treated the same way: it expires when
+the next commit arrives.
 """
 
 from __future__ import annotations

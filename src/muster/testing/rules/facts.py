@@ -1,4 +1,4 @@
-"""What a request is about: the group, member, topics and so on that faults select requests by."""
+"""What a request is about: the group, member, topics and so on by which faults select requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TRANSACTIONAL_IDS = frozenset({"transactional_id", "transactional_ids", "v3_and
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a rule can select a request by."""
+    """The properties by which a rule can select a request."""
 
     api: str
     version: int = 0
@@ -48,7 +48,7 @@ def facts_of(
 
 
 class _NamesInRequest:
-    """What the structures of a request name. Structures of partitions are within that of their topic."""
+    """The names in the structures of a request. Structures of partitions are within that of their topic."""
 
     def __init__(self, topic_name: Callable[[bytes], str | None]) -> None:
         self.groups: set[str] = set()

@@ -1,8 +1,8 @@
 """Faults as data: which requests a rule matches, at which of them it strikes, and what it does.
 
 A `FaultPlan` holds a broker's rules in the order in which they were added. Each request is passed to `strike` once.
-Every rule counts the requests that it matches, from when it was added; if several are due to strike at a request, the
-one that was added first does. With `probability`, each client has its own random generator, seeded with the plan's
+Every rule counts the requests that it matches, from when it was added; if several are due to strike at a request, only
+the one that was added first does. With `probability`, each client has its own random generator, seeded with the plan's
 seed, the rule's name and the client id: neither another client's requests nor another rule affect its draws.
 """
 
@@ -57,7 +57,7 @@ class Rule:
         after: do not strike at this many requests first.
         every: strike at every n-th request.
         times: the most times to strike; None: without limit.
-        probability: that of striking at a request at which it would strike otherwise.
+        probability: the probability of striking at a request at which it would otherwise strike.
     """
 
     name: str
@@ -252,7 +252,8 @@ class FaultPlan:
         self.installed.pop(name, None)
 
     def strike(self, facts: Facts) -> Rule | None:
-        """Count a request; returns the rule that strikes at it, if any. Those that damage do so at its response."""
+        """Count a request; returns the rule that strikes at it, if any. Rules that damage strike at its response
+        instead."""
         self.requests[facts.client_id, facts.api] += 1
         return self._strike(facts, damages=False)
 

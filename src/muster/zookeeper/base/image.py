@@ -6,7 +6,7 @@ children makes new ones dirty and forgets deleted ones. When nothing is dirty, t
 ZooKeeper server of this session: never a mixture in which a topic has partitions without their registration, but
 perhaps stale. An important write is therefore checked by a version.
 
-A session that expired has no watches: everything is dirty then.
+An expired session has no watches: then everything is dirty.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class PartitionImage:
 
 @dataclass(slots=True)
 class TopicImage:
-    """A topic: its partitions, its settings, and of each partition the state, once the controller has written it."""
+    """A topic: its partitions, its settings, and the state of each partition, once the controller has written it."""
 
     registration: TopicRegistration
     settings: dict[str, str] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class ClusterImage:
         self.transaction_version: tuple[int, int] | None = None
         """The level of that feature, and its epoch; None before a cluster of muster's brokers has agreed on it."""
         self.unreadable: dict[str, Unreadable] = {}
-        """What cannot be parsed, by path: for the log. The cluster continues without it."""
+        """Paths that cannot be parsed, with the reason: for the log. The cluster continues without it."""
         self._roots: dict[str, Callable[[str], Plan[None]]] = {
             BROKER_IDS: self._read_brokers,
             BROKER_TOPICS: self._read_topics,
@@ -117,7 +117,7 @@ class ClusterImage:
         return name in self.topics or topic_path(name) in self.unreadable
 
     def forget(self) -> None:
-        """Read everything again, as after an expired session. What is known stays until it is read."""
+        """Read everything again, as after an expired session. Known values stay until they are read again."""
         self._dirty = {}
         for path in (*self._roots, *self._known_paths()):
             self.reread(path)
@@ -128,7 +128,7 @@ class ClusterImage:
             if event is SessionEvent.EXPIRED:
                 self.forget()
             return event is SessionEvent.CONNECTED and not self.is_current
-        # Also of what is not known: the event may be here before the plan has taken the answer that came before it.
+        # Also for unknown paths: the event may be processed before the plan has received the answer that preceded it.
         reader = self._reader(event.path)
         if reader is not None:
             self._dirty[event.path] = reader
@@ -148,9 +148,9 @@ class ClusterImage:
         return [broker for broker, registration in self.brokers.items() if partition not in registration.offline]
 
     def refresh(self) -> Plan[bool]:
-        """Read what is dirty, and what turns out to be; returns whether anything was read.
+        """Read what is dirty, and what becomes dirty meanwhile; returns whether anything was read.
 
-        Raises what the operations raise; then it is as dirty as before."""
+        Raises what the operations raise; then everything is as dirty as before."""
         read = False
         while self._dirty:
             yield from side_by_side(map(self._read, list(self._dirty)))
@@ -158,7 +158,7 @@ class ClusterImage:
         return read
 
     def _read(self, path: str) -> Plan[None]:
-        # Clean from the moment at which it is asked for: an event that comes before the answer makes it dirty again.
+        # Clean from the moment of the request: an event that arrives before the answer makes it dirty again.
         reader = self._dirty.pop(path, None)
         if reader is None:
             return
@@ -171,7 +171,7 @@ class ClusterImage:
     # --- which path is read how --------------------------------------------------------------------------------------
 
     def _reader(self, path: str) -> Callable[[str], Plan[None]] | None:
-        """What reads a path, None if it is none of the image's: others may share the session."""
+        """The function that reads a path, None if it does not belong to the image: others may share the session."""
         match path.split("/")[1:]:
             case ["brokers", "ids", _]:
                 return self._read_broker
@@ -278,8 +278,8 @@ class ClusterImage:
             topic.states.pop(number, None)
 
     def _of_topic(self, name: str, path: str) -> Plan[tuple[bytes | None, int] | None]:
-        """`_data` of a znode that belongs to a topic. One that is gone is not watched: ZooKeeper would keep the
-        watches of all topics that ever were. If it is created again, the list of topics changes and it is all read."""
+        """`_data` of a znode that belongs to a topic. A deleted topic is not watched: ZooKeeper would keep the watches
+        of all topics that ever existed. If it is created again, the list of topics changes and it is all read."""
         while name in self.topics:
             try:
                 data, stat = yield from ask(GetData(path, watch=True))
@@ -299,7 +299,7 @@ class ClusterImage:
 
 
 def _children(path: str) -> Plan[list[str]]:
-    """A znode's children, none where there is no such znode; watched in both cases."""
+    """A znode's children, none if it does not exist; watched in both cases."""
     while True:
         try:
             return (yield from ask(GetChildren(path, watch=True)))
@@ -319,7 +319,7 @@ def _listed(path: str) -> Plan[tuple[bytes | None, int] | None]:
 
 
 def _data(path: str) -> Plan[tuple[bytes | None, int] | None]:
-    """A znode's data and version, None where there is no such znode; watched in both cases."""
+    """A znode's data and version, None if it does not exist; watched in both cases."""
     while True:
         try:
             data, stat = yield from ask(GetData(path, watch=True))

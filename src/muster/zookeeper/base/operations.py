@@ -16,7 +16,7 @@ Watches are ZooKeeper's: they fire once, at the next change. They are reported t
 not to the plan. A client that lags sees the events of its own session in the order of the changes, and never reads a
 newer state before the event of a change that it watched.
 
-Rules may have asks of their own kind (to stop fetching, to wait); what carries the plan out knows those.
+Rules may have their own kinds of asks (to stop fetching, to wait); the code that carries the plan out knows those.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MAX_PACKET_BYTES = 1_048_575
 """ZooKeeper's own limit for a request, with all paths and whatever else is in it."""
 
 _FRAME_BYTES = 64
-"""More than the size of a request, or of one part of a multi, without its path and data."""
+"""An upper bound of the size of a request, or of one part of a multi, without its path and data."""
 
 _PATH = re.compile("/|(?:/(?!\\.{1,2}(?:/|\\Z))[^/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]+)+")
 
@@ -51,7 +51,7 @@ _PATH = re.compile("/|(?:/(?!\\.{1,2}(?:/|\\Z))[^/\x00-\x1f\x7f-\x9f\ud800-\uf8f
 class ZooKeeperError(MusterError):
     """ZooKeeper refused an operation, or could not be reached.
 
-    `path` is that of the operation; of a multi that of the part that was refused.
+    `path` is the operation's path; for a multi, that of the refused part.
     """
 
     def __init__(self, path: str = "", message: str = "") -> None:
@@ -166,20 +166,20 @@ class GetData(Read[tuple[bytes | None, Stat]]):
 
 
 class GetChildren(Read[list[str]]):
-    """The names of a znode's children, sorted, or NoNodeError. The watch fires when one comes or goes, or it is
-    deleted."""
+    """The names of a znode's children, sorted, or NoNodeError. The watch fires when a child is created or deleted, or
+    the znode is deleted."""
 
     __slots__ = ()
 
 
 class Exists(Read[Stat | None]):
-    """A znode's Stat, None where there is none. The watch fires when it is created, written or deleted."""
+    """A znode's Stat, None if it does not exist. The watch fires when it is created, written or deleted."""
 
     __slots__ = ()
 
 
 class Sync(Operation[None]):
-    """Wait until the server of this session has all that was written before: a read after it is not stale."""
+    """Wait until the server of this session has everything written so far: a read after it is not stale."""
 
     __slots__ = ()
 
@@ -208,7 +208,7 @@ class Create(Write[str]):
 
 
 class SetData(Write[Stat]):
-    """Write a znode's data. Raises NoNodeError; BadVersionError unless it has the version, where one is given."""
+    """Write a znode's data. Raises NoNodeError; BadVersionError unless it has the version, if one is passed."""
 
     __slots__ = ("data", "version")
 
@@ -229,7 +229,8 @@ class Delete(Write[None]):
 
 
 class Check(Write[None]):
-    """As a part of a Multi: refuse all of it unless the znode has this version. Raises NoNodeError, BadVersionError."""
+    """As part of a Multi: the whole Multi is refused unless the znode has this version. Raises NoNodeError,
+    BadVersionError."""
 
     __slots__ = ("version",)
 
@@ -260,8 +261,8 @@ class Multi(Ask[list[Any]]):
 class Several(Ask[list[Any]]):
     """Asks that go out one after another, none waiting for the answer of the one before.
 
-    Its answer is a list with that of each, or its error as a value. ZooKeeper takes them in their order, but unlike the
-    parts of a Multi each for itself: between two of them other sessions may write. `side_by_side` makes it of plans.
+    Its answer is a list with that of each, or its error as a value. ZooKeeper processes them in order but, unlike the
+    parts of a Multi, individually: between two of them other sessions may write. `side_by_side` builds it from plans.
     """
 
     __slots__ = ("asks",)
@@ -293,14 +294,13 @@ class Reconnected(Ask[None]):
 
 AT_A_TIME = 100
 """How many plans run concurrently. Their requests are answered within some tens of milliseconds; then the next plans
-run, and the rest of the process gets its turn."""
+run, and the rest of the process can run."""
 
 
 def side_by_side(plans: Iterable[Plan[T]]) -> Plan[list[T]]:
     """Carry plans out that do not wait for one another; returns their results, in order.
 
-    What the first one asks is asked before what the second one asks. Where one raises, the others are closed, and the
-    error is raised.
+    The first plan's asks are sent before the second's. If one raises, the others are closed, and the error is raised.
     """
     left = enumerate(plans)
     going: dict[int, Plan[T]] = {}
@@ -388,7 +388,7 @@ def create_ephemeral(path: str, data: bytes | None) -> Plan[None]:
         except ConnectionLossError:
             yield from ask(Reconnected())
         except NodeExistsError:
-            # Its owner may just be ending: then it is worth another try.
+            # Its owner may be about to end: then another try makes sense.
             owner = yield from _owner_of(path)
             if owner is None:
                 continue
@@ -419,7 +419,7 @@ class ZnodeChange(Enum):
 
 
 class Watched(NamedTuple):
-    """A watch has fired, or is lost; no watch of this kind is left on this path."""
+    """A watch has fired, or is lost; this path no longer has a watch of this kind."""
 
     change: ZnodeChange
     path: str
@@ -436,4 +436,4 @@ class SessionEvent(Enum):
     """Nothing was received from ZooKeeper for two thirds of the session's timeout: act as if it had expired,
     because others will soon see it so. CONNECTED may still follow."""
     EXPIRED = "expired"
-    """The session has ended, and all that was ephemeral in it. A new one follows with CONNECTED."""
+    """The session has ended, and so have its ephemeral znodes. A new one follows with CONNECTED."""

@@ -5,8 +5,8 @@ reason, which the caller reports and skips (`znode_json.py`). It never raises, a
 to the data. `MemberRegistration.poison` says what Java's 0.8 consumers cannot read, although it can be read here: one
 such id stops every one of them (`Json.scala` of 0.8.2.2 reads each number with `toInt`).
 
-A writer writes what Kafka's own writers do, in the order of their keys, so that tools of every release read it. Names
-are not escaped in paths: `check_name` refuses what has no place in one.
+Writers produce what Kafka's own writers do, with keys in the same order, so that tools of every release can read it.
+Names are not escaped in paths: `check_name` refuses names that cannot be part of one.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def topic_config_path(topic: str) -> str:
 
 
 class GroupPaths:
-    """The znodes of a group of scheme 1. Raises ConfigError for a group id that has no place in a path."""
+    """The znodes of a group of scheme 1. Raises ConfigError for a group id that cannot be part of a path."""
 
     def __init__(self, group_id: str) -> None:
         check_name("group_id", group_id)
@@ -150,7 +150,7 @@ class BrokerRegistration(NamedTuple):
     because a consumer of Kafka 0.9 fails at an unknown listener name; all releases of Kafka ignore unknown keys."""
     offline: frozenset[tuple[str, int]] = frozenset()
     """The partitions that the broker cannot open and so cannot lead, by topic id and number. Only muster's brokers have
-    this. A topic that is created again has another id, so its partitions are not meant."""
+    this. A recreated topic has another id, so its partitions are not affected."""
 
     @property
     def plaintext(self) -> Endpoint | None:
@@ -175,7 +175,7 @@ class BrokerRegistration(NamedTuple):
         return Node(self.broker_id, found.host, found.port) if found is not None else None
 
     def encode(self) -> bytes:
-        """As Kafka writes it."""
+        """In Kafka's form."""
         plain = self.plaintext
         endpoints = [str(endpoint) for endpoint in self.endpoints]
         protocols = {endpoint.listener: endpoint.security_protocol for endpoint in self.endpoints}
@@ -318,7 +318,7 @@ class PartitionState(NamedTuple):
     controller_epoch: int
 
     def encode(self) -> bytes:
-        """As every Kafka writes it."""
+        """In the form of every Kafka release."""
         values = {"controller_epoch": self.controller_epoch, "leader": self.leader, "version": 1}
         return encode({**values, "leader_epoch": self.leader_epoch, "isr": self.isr})
 
@@ -414,7 +414,7 @@ class CoordinatorRegistration(NamedTuple):
     """The listener for the protocol of Kafka's drafts."""
 
     def encode(self) -> bytes:
-        """As it is written here; no Kafka had it."""
+        """In muster's own form; Kafka never had this znode."""
         draft = {} if self.draft_listener is None else {"draft_listener": str(self.draft_listener)}
         return encode({"version": 1, "host": self.host, "port": self.port, **draft})
 
@@ -439,7 +439,7 @@ class SlotOwner(NamedTuple):
     epoch: int
 
     def encode(self) -> bytes:
-        """As it is written here."""
+        """In muster's own form."""
         return encode({"id": self.coordinator_id, "epoch": self.epoch})
 
 

@@ -40,7 +40,7 @@ Settings = Mapping[str, str]
 
 
 def add_partitions(topic: str, added: Callable[[int], Iterable[list[int]]]) -> Plan[None]:
-    """Give a topic more partitions. `added` receives their current number and returns the brokers of each new one; what
+    """Add partitions to a topic. `added` receives their current number and returns the brokers of each new one; what
     it raises ends the plan.
 
     Raises:

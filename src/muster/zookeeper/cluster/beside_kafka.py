@@ -64,7 +64,7 @@ class BesideKafka:
 
         Raises:
             CoordinatorIdTakenError: try again until the session of a coordinator that was killed has ended.
-            ConfigError: this coordinator has no place here, or Kafka's cluster is another one than it was.
+            ConfigError: this coordinator may not run here, or Kafka's cluster is no longer the same.
             ZooKeeperError: what an operation raised; the next turn begins where this one ended.
         """
         if not self.is_registered:
@@ -74,7 +74,7 @@ class BesideKafka:
             yield from self._learn_cluster()
 
     def check(self) -> Plan[None]:
-        """Make sure that ZooKeeper still holds what it held. Raises ConfigError."""
+        """Make sure that ZooKeeper has not lost its data. Raises ConfigError."""
         if self.cluster_id is not None:
             yield from check_cluster(self.cluster_id)
 

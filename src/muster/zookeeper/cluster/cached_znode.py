@@ -28,13 +28,13 @@ class CachedZnode:
         self.name = name
         self.path = path
         self.version = version
-        """That of the znode, None while there is none."""
+        """The version of the znode, None while it does not exist."""
         self.is_offsets = is_offsets
         self.records: dict[bytes, bytes] = {}
         self.leaving: set[bytes] = set()
         """Keys of records that were removed, while ZooKeeper may still have them."""
         self.room = MAX_ZNODE_BYTES - 1024
-        """Bytes that would be left if every value were as large as it may be."""
+        """Bytes that would remain if every value had its maximum size."""
 
     def encode(self, now: int) -> bytes:
         """Its contents, at a time of day."""
@@ -90,7 +90,7 @@ def is_offset(key: bytes) -> bool:
 
 
 def offset_fits(key: bytes, value: bytes) -> bool:
-    """Whether a znode takes a committed offset."""
+    """Whether a znode can hold another committed offset."""
     return len(value) <= LARGEST_VALUE and len(key) <= MAX_ZNODE_BYTES // 2
 
 
@@ -98,7 +98,7 @@ _OFFSET_KINDS = tuple(kind.to_bytes(2, "big") for kind in (LEGACY_OFFSET_COMMIT,
 
 
 def is_of_group(key: bytes, group: str) -> bool:
-    """Whether a record is of the group of this name."""
+    """Whether a record belongs to the group with this name."""
     try:
         return group_of(key) == group
     except UnicodeDecodeError:
@@ -106,7 +106,7 @@ def is_of_group(key: bytes, group: str) -> bool:
 
 
 def group_of(key: bytes) -> str:
-    """The name of the group that a record is of: in each kind of key, the group's id comes first."""
+    """The name of the group to which a record belongs: in each kind of key, the group's id comes first."""
     return _name(key[4 : 4 + int.from_bytes(key[2:4], "big")])
 
 

@@ -45,7 +45,7 @@ def registered_data_dir(broker_id: int) -> Plan[DataDir | None]:
     """The folder that a broker had when it registered last; None if it never did.
 
     Raises:
-        ConfigError: what is written there cannot be understood.
+        ConfigError: its contents cannot be parsed.
     """
     found, _ = yield from _read(broker_id)
     return found

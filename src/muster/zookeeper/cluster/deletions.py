@@ -1,4 +1,4 @@
-"""Which topics were deleted, as opposed to missing: only what was deleted costs records.
+"""Which topics were deleted, as opposed to missing: records are removed only for deleted ones.
 
 A ZooKeeper restored from an older backup, or a topic whose znodes were removed by hand, looks like a deletion to a
 broker that compares its topics with ZooKeeper's. So before the controller removes the first znode of a deleted topic,

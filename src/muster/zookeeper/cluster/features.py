@@ -46,7 +46,7 @@ def agree_on_transaction_version(level: int, oldest: int, newest: int) -> Plan[i
 
 def change_transaction_version(present: int, change: Callable[[int], int | None]) -> Plan[int]:
     """Change the level; returns its epoch. `change` receives the level and returns the new one, or None if nothing is
-    to be written; what it raises ends the plan. `present` is that which this broker has: it is the cluster's where the
+    to be written; what it raises ends the plan. `present` is this broker's level: it counts as the cluster's if the
     znode was deleted.
 
     Raises:

@@ -7,7 +7,7 @@ further changes gather, and go with the next. So a rebalance costs one multi how
 all commits of one moment. What one write changes of one group is in one multi, if it fits into one.
 
 The epoch fences: once another coordinator has the slot every multi is refused, and the journal has failed with
-FencedError. Beside it each znode is written only if it has the version that is known. That is for one case: the answer
+FencedError. In addition, each znode is written only if it has the known version. That is for one case: the answer
 of a multi is lost with the connection, and it was carried out or not, or perhaps will be. Then the first of its znodes
 is read, which shows whether it was; if not, the same multi is sent again, and of the two only one can be carried out.
 
@@ -229,7 +229,7 @@ class GroupJournal:
         self._fetch()
         is_last = self._is_listed and not (self._arrived or self._names or self._fetching)
         if is_last and not self._transactions.is_read:
-            # They come after all else: what supersedes them has marked them so.
+            # They come last: whatever supersedes them has already marked them.
             return self._transactions.next_piece(most) if not (records or skipped) else Piece(records, skipped)
         return Piece(records, skipped, is_last)
 
@@ -251,7 +251,7 @@ class GroupJournal:
         self._fetch()
 
     def _know(self, name: str, data: bytes | None, stat: Stat) -> Piece:
-        """Take a znode as it was found; what is in it is for the coordinator."""
+        """Adopt a znode as it was found; its records go to the coordinator."""
         named = read_name(name)
         if named.producer_id is not None and named.number is not None:
             return self._transactions.know(named.group, name, named.number, named.producer_id, data, stat.version)
@@ -292,7 +292,7 @@ class GroupJournal:
         return self._position
 
     def _newest(self, batch: bytearray) -> dict[bytes, bytes | None]:
-        """What a batch says, by key. Raises TooLargeError."""
+        """The records of a batch, by key. Raises TooLargeError."""
         newest: dict[bytes, bytes | None] = {}
         for _, _, key, value, _ in read_tuples(batch):
             assert key is not None
@@ -374,7 +374,7 @@ class GroupJournal:
         else:
             znode.remove(key)
             for of_group in self._offsets.get(group, {}).values():
-                if not of_group.records:  # it could not be read, and goes with the group
+                if not of_group.records:  # it could not be read, and is deleted with the group
                     self._changed(of_group)
         self._changed(znode)
 
@@ -443,7 +443,7 @@ class GroupJournal:
         self._send()
 
     def _settle(self, znode: CachedZnode, gone: set[bytes]) -> None:
-        """ZooKeeper has a znode without these records. Let go of it if it is gone, unless it will be again."""
+        """ZooKeeper has a znode without these records. Forget it if it is gone, unless it will be written again."""
         if isinstance(znode, PendingZnode):
             self._transactions.settled(znode, gone)
             return
@@ -468,7 +468,7 @@ class GroupJournal:
 
 
 def _write_of(znode: CachedZnode, now: int) -> tuple[Write[Any] | None, int]:
-    """What makes a znode what it should be, None if it is, and how much of a request that takes."""
+    """The write that brings a znode up to date, None if there is nothing to write, and its size in a request."""
     if not znode.records:
         if znode.version is None:
             return None, 0
@@ -486,6 +486,6 @@ def _version_after(write: Write[Any]) -> int | None:
 
 
 def _belongs(key: bytes, znode: CachedZnode) -> bool:
-    """Whether a record is written into this znode. What is found elsewhere is not read: it would not be written over,
-    and might be read after what is newer."""
+    """Whether a record is written into this znode. Records found elsewhere are not read: they would never be
+    overwritten, and might be read after newer ones."""
     return is_offset(key) is znode.is_offsets and is_of_group(key, znode.group)

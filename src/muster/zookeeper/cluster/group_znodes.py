@@ -56,7 +56,7 @@ _ORDER = "order"
 
 
 def groups_path(slot: int) -> str:
-    """Above the groups of a slot."""
+    """The parent of a slot's groups."""
     return f"{GROUPS}/{slot}"
 
 
@@ -91,7 +91,7 @@ class ZnodeName(NamedTuple):
 
 
 def read_name(name: str) -> ZnodeName:
-    """What a name says."""
+    """The parsed name."""
     found = _OFFSETS_NAME.match(name)
     if found is None:
         return ZnodeName(name, None)
@@ -166,7 +166,7 @@ def transactional_batch(
 
 
 def read_pending(path: str, data: bytes | None) -> PendingOffsets | Unreadable:
-    """What is in a pending znode."""
+    """The records in a pending znode."""
     records: list[tuple[bytes, bytes | None, int]] = []
     producer = (-1, -1)
     try:

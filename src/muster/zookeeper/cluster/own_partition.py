@@ -1,4 +1,4 @@
-"""A topic in which each broker leads its own partition, and writes to no other.
+"""A topic in which each broker leads its own partition, and writes only to that.
 
 The first broker that has something to write creates the topic with one partition, its own. Each other broker adds a
 partition, as Kafka's `TopicCommand --alter` does: it writes the topic's znode with one more replica, and the controller

@@ -2,8 +2,8 @@
 
 Theory, as in Kafka until KRaft. Each broker has an ephemeral znode in `/brokers/ids`. One broker is the controller: the
 one that created the ephemeral `/controller`. In the same transaction it increments `/controller_epoch`, and every write
-of a controller checks the version of that znode. So of two brokers that both believe they are the controller (the older
-one was frozen, and does not know that its session has ended) only the newer one can write.
+of a controller checks the version of that znode. So if two brokers both believe that they are the controller (the older
+one was frozen, and does not know that its session has ended), only the newer one can write.
 
 Only the controller writes partitions' states: a leader among the live replicas, otherwise -1, and an epoch that
 increases with each change. It also completes deletions. Requests to it are written to ZooKeeper: a topic is created by
@@ -592,7 +592,7 @@ class ClusterMember:
         return True
 
     def _reread(self, path: str) -> Plan[None]:
-        """A write was refused because its basis is stale. After a sync nothing older than now is read."""
+        """A write was refused because it was based on stale data. A read after a sync is not stale."""
         if path == CONTROLLER_EPOCH:
             self.term = None
         yield from ask(Sync(path))

@@ -55,12 +55,12 @@ def names_of_groups(slot: int, epoch: int) -> Plan[list[str]]:
     while True:
         try:
             return (yield from retried(GetChildren(groups_path(slot))))
-        except NoNodeError:  # another program has deleted the groups, and what they are below
+        except NoNodeError:  # another program has deleted the groups and their parent
             yield from ensure_path(groups_path(slot))
 
 
 def data_of(path: str) -> Plan[tuple[bytes | None, Stat] | None]:
-    """What a znode has, None if it no longer exists."""
+    """The contents of a znode, None if it no longer exists."""
     try:
         return (yield from retried(GetData(path)))
     except NoNodeError:
@@ -106,7 +106,7 @@ def write_all(slot: int, epoch: int, writes: tuple[Write[Any], ...]) -> Plan[Non
 
 
 def size_of(write: Write[Any]) -> int:
-    """How much of a request a write takes."""
+    """The size of a write in a request."""
     return len(getattr(write, "data", None) or b"") + len(write.path) + 64
 
 

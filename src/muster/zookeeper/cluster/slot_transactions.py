@@ -13,7 +13,7 @@ A marker is one multi for each group: the offsets, and the end of the pending zn
 fit into one, the pending znodes go last (`GroupJournal.write_marker`): until then the partitions count as unstable, and
 the coordinator of the transaction, which has had no answer, sends the marker again.
 
-What is known of producers beyond that is in memory only: epochs of ended transactions, and guards. A commit that begins
+Everything else about producers is only in memory: epochs of ended transactions, and guards. A commit that begins
 a transaction must have been verified by its coordinator under a guard of this journal, so no producer gets further with
 an old epoch because a slot has moved.
 """
@@ -39,7 +39,7 @@ EXPIRY_CHECK_MS = 10 * 60 * 1000
 
 
 class Producers(Protocol):
-    """What is known of producers: the rules of a partition's log (`muster.log.producers.producer_state`)."""
+    """What is known about producers: the rules of a partition's log (`muster.log.producers.producer_state`)."""
 
     def begin_verification(self, producer_id: int, epoch: int, sequence: int, tv2: bool, now: int) -> int | None: ...
 
@@ -58,7 +58,7 @@ NewProducers = Callable[[], Producers]
 
 
 def _belongs(found: PendingOffsets, group: str, producer_id: int) -> bool:
-    """Whether a znode holds what its name says; not so a copy, perhaps, of another."""
+    """Whether a znode's contents match its name; those of a copied znode do not."""
     keys = [key for key, _, _ in found.records]
     return found.producer_id == producer_id and all(is_offset(key) and is_of_group(key, group) for key in keys)
 
@@ -81,7 +81,7 @@ class SlotTransactions:
     # -------------------------------------------------------------------------------------------------------- reading
 
     def know(self, group: str, name: str, number: int, producer_id: int, data: bytes | None, version: int) -> Piece:
-        """Take a znode as it was found. Its offsets come with `next_piece`, when all others have been read."""
+        """Adopt a znode as it was found. `next_piece` returns its offsets, once all others have been read."""
         path = f"{self._folder}/{name}"
         found = read_pending(path, data)
         if not isinstance(found, Unreadable) and not _belongs(found, group, producer_id):
@@ -186,8 +186,8 @@ class SlotTransactions:
         self._producers.check_marker(marker)
 
     def end(self, marker: TxnMarker, now: int) -> tuple[list[tuple[bytes, bytes, int]], list[PendingZnode]]:
-        """A producer's transaction has ended. Returns what is committed by it, with the places in the order of commits,
-        and the znodes that are empty now."""
+        """A producer's transaction has ended. Returns the offsets that it commits, with their places in the order of
+        commits, and the znodes that are empty now."""
         self._producers.note(read_header(end_marker(marker, now)), marker)
         ended = [znode for here in self._znodes.get(marker.producer_id, {}).values() for znode in here.values()]
         found = []
@@ -208,7 +208,7 @@ class SlotTransactions:
             self._producers.expire(now, PRODUCER_EXPIRATION_MS)
 
     def settled(self, znode: PendingZnode, gone: set[bytes]) -> None:
-        """ZooKeeper has a znode without these records: let go of it if it is gone, unless it will be again."""
+        """ZooKeeper has a znode without these records: forget it if it is gone, unless it will be written again."""
         for key in znode.left(gone):
             if key not in znode.records:
                 znode.orders.pop(key, None)

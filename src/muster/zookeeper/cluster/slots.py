@@ -8,7 +8,7 @@ Theory. The groups are divided into slots, and one coordinator at a time has a s
 
 A coordinator takes a slot by one multi: create `owner`, write `epoch` if it still has the version that was read. So
 each taking has its own epoch, greater than all before. Every write of a group is a multi that checks the version of
-`epoch` (`group_store.py`). So of two coordinators that both believe they have a slot, only the one with the newer epoch
+`epoch` (`group_store.py`). So if two coordinators both believe that they have a slot, only the one with the newer epoch
 can write.
 
     a coordinator dies      its znodes are deleted with its session; others see it, and take its slots
@@ -19,8 +19,8 @@ can write.
                             under a new epoch. Writes that it had sent before are refused from then on
 
 Rendezvous hashing over the live coordinators determines which one should have a slot: that for which the hash of both
-names is the greatest. When one joins or leaves, only the slots move that it should have, or had. A coordinator that has
-a slot of another stops serving it, then deletes `owner`; but not while a group in it rebalances. Which members have
+names is the greatest. When one joins or leaves, only the slots that it should have, or had, move. A coordinator that
+has a slot of another stops serving it, then deletes `owner`; but not while a group in it rebalances. Which members have
 joined is not stored, so the next coordinator would have to restart that rebalance. Coordinators may see different live
 ones for a moment, and move a slot twice; that is harmless.
 
@@ -292,11 +292,11 @@ class SlotKeeper:
             yield from self._read_owner(slot)
             yield from self._act(slot)
         except (BadVersionError, NodeExistsError) as error:
-            # Its basis is stale. After a sync nothing older than now is read.
+            # Its data is stale. After a sync nothing older than now is read.
             self._stale.add(slot)
             yield from ask(Sync(error.path))
         except NoNodeError:
-            # Stale too, or deleted. After a write, even a refused one, nothing older than now is read.
+            # Stale too, or deleted. A read after a write, even a refused one, is not stale.
             self._stale.add(slot)
             yield from _make_slot(slot)
         except BaseException:
@@ -398,7 +398,7 @@ class SlotKeeper:
 
 
 def _of_a_session(path: str, stat: Stat) -> Unreadable | None:
-    """An ephemeral znode ends with its session. Its copy by a program that copies znodes never does."""
+    """An ephemeral znode ends with its session. A copy made by a program that copies znodes never does."""
     return Unreadable(path, "it belongs to no session") if stat.ephemeral_owner == NO_SESSION else None
 
 

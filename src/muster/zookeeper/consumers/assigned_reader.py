@@ -186,7 +186,7 @@ class AsyncAssignedReader(forks.NotPicklable):
         return await self._read(read, deadline) or {}
 
     async def getmany(self, *, timeout_ms: int = 0, max_records: int | None = None) -> Records:
-        """`poll` that does not wait unless asked to."""
+        """`poll` that by default does not wait."""
         return await self.poll(timeout_ms, max_records=max_records)
 
     def __aiter__(self) -> Self:
@@ -259,7 +259,7 @@ class AsyncAssignedReader(forks.NotPicklable):
             raise self._defect
 
     def wakeup(self) -> None:
-        """Make the current poll, or else the next one, raise a WakeupError. No records are lost."""
+        """Make the current poll, or if none is running the next one, raise a WakeupError. No records are lost."""
         self._woken = True
         self._wake_poll()
 

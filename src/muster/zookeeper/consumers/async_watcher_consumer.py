@@ -299,7 +299,7 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
             self._wake.set()
 
     async def _watch(self) -> None:
-        """Give the member its turns, and commit in between, until the consumer is closed."""
+        """Run the member's turns, and commit in between, until the consumer is closed."""
         assert self._member is not None
         self._commit_at = monotonic_ms() + self._config.auto_commit_interval_ms
         try:

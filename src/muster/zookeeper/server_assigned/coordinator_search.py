@@ -4,7 +4,7 @@ Theory. `COORDINATOR_TRANSITIONS` in `states.py` is the table. A ConsumerMetadat
 `coordinator_servers`, to another one after each failure: a frozen one must not stop the search. A coordinator is given
 up as by every member (`KnownCoordinator`), and also after a session timeout without a successful heartbeat.
 
-The sequence that `check` is for: a JoinGroup is parked at the coordinator; that process freezes, and another
+The sequence that `check` guards against: a JoinGroup is parked at the coordinator; that process freezes, and another
 coordinator takes its slot; the connection stays up, so nothing fails. A member that waits in JoinGroup sends no
 heartbeats. So from time to time it asks for the coordinator, although it knows one.
 """

@@ -18,11 +18,10 @@ request. The member reads from the group's committed offsets, and sends heartbea
 The member keeps reading while it has no coordinator, as in Kafka's own clients. If the group has given its partitions
 away meanwhile, records are handled twice, but not committed twice: commits carry member and generation.
 
-The races that `_attempt` is for. A JoinGroup is parked at a coordinator, which is lost; another one answers the next
-JoinGroup; then the answer to the parked one arrives after all. Or: offsets are looked up; a rebalance begins, its
-coordinator crashes, and the next one knows nothing of it, so that the member is given the same share of the same
-generation again, continues and commits; then the answer to the first lookup arrives, and would set it back. Both
-answers are void.
+The races that `_attempt` guards against. A JoinGroup is parked at a coordinator, which is lost; another one answers the
+next JoinGroup; then the answer to the parked one arrives after all. Or: offsets are looked up; a rebalance begins, its
+coordinator crashes, and the next one knows nothing of it, so that the member gets the same share of the same generation
+again, continues and commits; then the answer to the first lookup arrives, and would set it back. Both answers are void.
 
 A new member does not know its id before the first answer. If that answer is lost with its coordinator, the group waits
 one session timeout for a member that does not exist.
@@ -53,7 +52,7 @@ _REBALANCE = (ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS)
 
 
 class Fetching(Protocol):
-    """What reads the member's partitions."""
+    """The reader of the member's partitions."""
 
     def handled(self) -> Mapping[TopicPartition, int]:
         """The positions after the records that the user has processed."""

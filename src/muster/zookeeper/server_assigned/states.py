@@ -40,7 +40,7 @@ class ServerAssignedEvent(Enum):
 
 
 class CoordinatorState(Enum):
-    """What a member knows of its group's coordinator."""
+    """What a member knows about its group's coordinator."""
 
     UNKNOWN = "unknown"
     """It asks when it needs one and no backoff is running."""

@@ -11,7 +11,7 @@ What it works around in kazoo 2.11:
 - Without a connection it keeps requests forever, and it does not notice that a server is silent while more requests are
   sent to it. Here a request is refused while there is no connection, and `break_off` ends one.
 - It gives a server the length of the session for its first answer, shared among the servers. A server that has just
-  started may never answer a request that came a moment too early. Here it has `GREETING_S`.
+started may never answer a request that arrived slightly too early. Here it has `GREETING_S`.
 - It wakes its thread with one byte for each request, through a pair of sockets that takes 278 of them, and then blocks
   its caller, the event loop. Here fewer are in flight at a time (`MOST_UNDER_WAY`).
 - When the connection is lost all watches are gone: each is called once with type NONE, and not set again.
@@ -69,7 +69,7 @@ MOST_UNDER_WAY = 128
 FIRST_RETRY_S, LAST_RETRY_S = 0.05, 1.0
 GREETING_S = 5.0
 REFUSED_S = 5.0
-"""The minimum time, otherwise the length of the session, for which servers refuse it before it is given up."""
+"""For at least this long, or the length of the session if longer, servers must refuse it before it is given up."""
 REFUSALS_APART_S = 10.0
 """Refusals further apart than this do not belong together."""
 ORDERLY_END_S = 2.0
@@ -198,7 +198,8 @@ class _Watcher:
 class Link:
     """One session: it connects, again and again, until it has expired or is ended.
 
-    Its attributes are written by the thread of the connection and read by the event loop. Not for a second session.
+    Its attributes are written by the thread of the connection and read by the event loop. Do not use it for a second
+    session.
     """
 
     def __init__(self, hosts: list[str], timeout_ms: int, owner: KazooOwner) -> None:
@@ -212,7 +213,7 @@ class Link:
         """Why the last attempt to connect failed."""
         self.wire: Wire | None = None
         self.is_given_up = False
-        # What follows is the owner's, on the event loop.
+        # The following attributes belong to the owner, on the event loop.
         self.is_connected = False
         self.is_doubted = True
         self.has_ended = False
@@ -225,7 +226,7 @@ class Link:
         self._is_ending = self._is_over = False
         self._when_over: list[Callable[[], None]] = []
         self._lock = threading.RLock()
-        """Of what any thread may end; it is held for moments."""
+        """Guards what any thread may end; it is only held briefly."""
         self._reported_event: object = None
         self._reported_paths: set[str] = set()
         self._handler = _Handler(self)
@@ -321,7 +322,7 @@ class Link:
             future.set_result(_answer(what, chroot, result.get_nowait()))
         except ZooKeeperError as error:
             future.set_exception(error)
-        except Exception as error:  # kazoo's, and what it raises where it does not understand the server
+        except Exception as error:  # kazoo's own errors, and those that it raises if it does not understand the server
             future.set_exception(_translated(error, path))
 
     def _send(self, what: Operation[Any] | Multi, chroot: str) -> Any:
@@ -364,7 +365,7 @@ class Link:
             self.wire.break_off()
 
     def end(self, done: Callable[[], None] | None = None) -> None:
-        """End the session in a thread of its own; `done` is called on the loop, also where it was ended before."""
+        """End the session in a thread of its own; `done` is called on the loop, also if it had already ended."""
         with self._lock:
             begins, self._is_ending = not self._is_ending, True
             if done is not None and not self._is_over:
@@ -385,7 +386,7 @@ class Link:
         orderly.daemon = True
         orderly.start()
         try:
-            # Says goodbye to ZooKeeper where there is a connection. It has no effect on a client that has stopped.
+            # Ends the session at ZooKeeper if there is a connection. It has no effect on a client that has stopped.
             with contextlib.suppress(Exception):
                 self._client.stop()
             if thread is not None:

@@ -12,7 +12,7 @@ records that it had until it learns that its session has ended. Nothing fences i
 back, because an offset is written without checking the partition's owner. This flaw is inherent in the scheme (Z6); the
 later schemes were made to avoid it.
 
-`WatcherMember` has the rules and does no I/O. News arrive through `watched` and `session`, at any time; they only set
+`WatcherMember` has the rules and does no I/O. Events arrive through `watched` and `session`, at any time; they only set
 flags, so that many changes lead to one rebalance. Its plans ask for operations on ZooKeeper and for the effects below;
 one is carried out at a time: `attend` whenever `wants_attention`, `commit` and `shut_down`.
 
@@ -25,7 +25,7 @@ Differences from 0.8.2.2, and why:
   between the two are handled twice.
 - Claims of an attempt that ended with an error are deleted. In 0.8.2.2 they stay until the session ends, and block
   others.
-- Whether an owner znode or an id is one's own depends on the session that created it, not on its text.
+- Whether an owner znode or an id belongs to a member depends on the session that created it, not on its text.
 - Its own id is written again if another program has deleted it. In 0.8.2.2 the member never rebalances again.
 - A deleted topic starts a rebalance.
 - A member whose attempts have all failed starts again when its user polls again (`try_again`) or ZooKeeper is connected
@@ -89,7 +89,7 @@ _NO_OFFSET = -1
 
 
 class _GroupView(NamedTuple):
-    """What a member read of its group in one attempt."""
+    """What a member read about its group in one attempt."""
 
     topics: dict[str, int]
     """Its own topics, with its streams."""
@@ -173,7 +173,7 @@ class WatcherMember(SessionPlans):
         try:
             yield from self._attend()
         except SessionExpiredError:
-            if self._plan_session == self._sessions:  # the error came before the news
+            if self._plan_session == self._sessions:  # the error arrived before the event
                 self._forget()
         except ZooKeeperError as error:
             yield from ask(Notify(Level.ERROR, f"ZooKeeper refused the consumer: {error}", error))
@@ -202,7 +202,7 @@ class WatcherMember(SessionPlans):
         try:
             yield from self._write_offsets(positions)
         finally:
-            self._plan_session = before  # of the plan that waits while the user is notified
+            self._plan_session = before  # belongs to the plan that waits while the user is notified
         return [partition for partition in positions if partition not in self.owned]
 
     def committed(self, partitions: Iterable[TopicPartition]) -> Plan[dict[TopicPartition, int | None]]:

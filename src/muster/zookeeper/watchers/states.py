@@ -19,7 +19,8 @@ class WatcherState(Enum):
     REBALANCING = "rebalancing"
     """It releases what it owned, reads the members, computes its part, claims it."""
     BACKING_OFF = "backing off"
-    """An attempt has failed, mostly because another member had not released yet. It owns nothing, and waits."""
+    """An attempt has failed, usually because another member had not released its partitions yet. It owns nothing, and
+    waits."""
     STABLE = "stable"
     """It has claimed its part of the assignment, as it sees the group, and reads."""
     WITHOUT_BROKERS = "without brokers"

@@ -132,10 +132,10 @@ class TopicExpression:
             raise ConfigError(f"{regex!r} is not a valid regular expression: {error}") from error
         self._known: dict[str, bool] = {}
         self._slowly: dict[str, tuple[bool, int]] = {}
-        """With the steps that it took."""
+        """The result, with the steps that it took."""
 
     def matching(self, names: Iterable[str]) -> set[str]:
-        """Those of the names that match as a whole.
+        """The names that match as a whole.
 
         Whether it would take too long depends only on the names, not on earlier calls: every member of a group must get
         the same result.

@@ -119,10 +119,10 @@ class ProducerBatch:
         self.retry_at = 0
         self.leader_epoch = NO_LEADER_EPOCH
         self.closed = False
-        """No record can be added."""
+        """Whether no more records can be added."""
         self.done = False
         self.maybe_written = False
-        """An attempt may have written it, though no answer has said so."""
+        """An attempt may have written it, although no answer confirms that."""
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = NO_PRODUCER_EPOCH
         self.base_sequence = NO_SEQUENCE
@@ -364,7 +364,7 @@ class Unsettled:
         self._left[self.era] = self._left.get(self.era, 0) + count
 
     def settle(self, eras: Sequence[int]) -> None:
-        """Count settled records; their eras are in the order in which they came."""
+        """Count settled records; their eras are in the order in which they arrived."""
         counts = {eras[0]: len(eras)} if eras[0] == eras[-1] else Counter(eras)
         for era, count in counts.items():
             left = self._left[era] - count

@@ -1,4 +1,4 @@
-"""Produce: the request for some batches, and what its answer says of each."""
+"""Produce: the request for some batches, and what its answer says about each."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def produce_call(
     transactional_id: str | None,
     newest: int | None,
 ) -> ProduceCall:
-    """The request for encoded batches of one broker. A version that names topics is used where an id is missing."""
+    """The request for encoded batches of one broker. A version that names topics is used if an id is missing."""
     by_topic: dict[str, list[ProducerBatch]] = {}
     for batch in batches:
         by_topic.setdefault(batch.partition.topic, []).append(batch)

@@ -4,7 +4,7 @@ The life of a record. `append` puts it into its partition's open batch; while it
 at most `max.block.ms`. A batch is ready when it is full, when it has lingered, when memory is short, or during a flush.
 `poll` collects, for each broker, the ready batches that may be sent into one Produce request. The answer completes a
 batch, returns it to the head of its queue for a retry, or splits it. A batch is given up `delivery.timeout.ms` after
-its first record came, wherever it is. `take_events` returns the completions.
+its first record arrived, wherever it is. `take_events` returns the completions.
 
 The order of records within a partition is kept: always with idempotence (see `sequences`), and without it when
 `max.in.flight.requests.per.connection` is 1.
@@ -102,7 +102,7 @@ class ProducerCore:
         self._accumulator = Accumulator(config.batch_size, self._compression, is_transactional)
         self._placement = Placement(config, metadata, self._accumulator, partitioner, self._random)
         self.transactions: ProducerTransactions | None = None
-        """Those of a producer with a `transactional_id`; they begin and end here."""
+        """The transactions of a producer with a `transactional_id`; they begin and end here."""
         self.coordination: TransactionCoordination | None = None
         self._sequences: Sequences | None = None
         self._ids: ProducerId | TransactionCoordination | None = None
@@ -238,7 +238,7 @@ class ProducerCore:
         self._finish(batch, error=error)
 
     def _drop(self, error: MusterError) -> None:
-        """The transaction is failing: what need not be sent is no longer sent."""
+        """The transaction is failing: batches that need not be sent are no longer sent."""
         assert self.transactions is not None
         for queue in self._accumulator.queues.values():
             waiting = list(queue)
@@ -358,7 +358,7 @@ class ProducerCore:
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def _end(self, error: MusterError) -> None:
-        """Records can no longer be sent. What ended it first is the reason that every call raises."""
+        """Records can no longer be sent. The first cause is the error that every call raises."""
         if self.fatal is not None:
             return
         error.fatal, error.abortable = True, False
@@ -498,7 +498,7 @@ class ProducerCore:
         if self._sequences is not None:
             self._sequences.split(batch, pieces)
         for piece in pieces:
-            self._accumulator.encode(piece, self._level)  # no record may be added and make it too large again
+            self._accumulator.encode(piece, self._level)  # no record may be added that makes it too large again
             piece.attempts = batch.attempts
             self._requeue(piece)
 

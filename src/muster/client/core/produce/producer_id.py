@@ -1,6 +1,6 @@
 """The id of an idempotent producer: fetched with the first record, and again when its epochs are used up (KIP-98).
 
-Any broker gives one. A transactional producer has its id from its coordinator (`transaction_coordination.py`).
+Any broker can assign one. A transactional producer has its id from its coordinator (`transaction_coordination.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The numbers that make a producer idempotent (KIP-98, KIP-360), by the rules of Java's producer.
 
-Theory. The broker gives the producer an id. Each batch carries the id, an epoch and the sequence of its first record,
+Theory. The broker assigns the producer an id. Each batch carries the id, an epoch and the sequence of its first record,
 counted for each partition. A broker drops a batch that it has already written and refuses one that leaves a gap. A
 batch keeps its numbers through retries, since an attempt without an answer may have been written. So the order must
 hold:
@@ -174,7 +174,7 @@ class Sequences:
         """Whether to send a refused batch again; requests a new epoch if its numbers cannot be repaired."""
         if code is ErrorCode.UNKNOWN_PRODUCER_ID:
             # The broker has lost the producer's state, perhaps with the records that held it. Without a log start
-            # offset the partition has moved since; a renumbered batch comes back with its old numbers.
+            # offset, the partition has moved in the meantime; a renumbered batch is sent again with its old numbers.
             if log_start_offset != -1 and not batch.sequence_reset:
                 self._request_bump(batch.partition)
             return True
@@ -188,7 +188,7 @@ class Sequences:
         unresolved = self._unresolved.get(batch.partition)
         is_next = batch.base_sequence == next_sequence(entry.last_acked, 1)
         if unresolved is None:
-            # Not the next in line: a batch before it failed, and both are sent again in order.
+            # Not the next expected batch: one before it failed, and both are sent again in order.
             if is_next and not batch.sequence_reset:
                 self._request_bump(batch.partition)
         elif batch.base_sequence == unresolved and entry.in_flight[:1] == [batch]:
@@ -218,7 +218,7 @@ class Sequences:
 
 
 class TransactionSequences(Sequences):
-    """Those of a transactional producer, whose epoch is the coordinator's to raise (KIP-98, KIP-890).
+    """The sequences of a transactional producer, whose epoch only the coordinator raises (KIP-98, KIP-890).
 
     A batch that is given up ends its transaction, and with it come a new epoch and new sequences (`begin_epoch`). So
     nothing is renumbered, and no gap needs to be repaired.
@@ -233,7 +233,7 @@ class TransactionSequences(Sequences):
         return
 
     def is_in_line(self, batch: ProducerBatch) -> bool:
-        """Whether no batch before this one was lost, so that brokers take it."""
+        """Whether no batch before this one was lost, so that brokers accept it."""
         entry = self._entry(batch.partition)
         expected = next_sequence(entry.last_acked, 1)
         for known in entry.in_flight:
@@ -249,7 +249,7 @@ class TransactionSequences(Sequences):
         if code is ErrorCode.UNKNOWN_PRODUCER_ID:
             return log_start_offset == -1
         if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            # Not the next in line: a batch before it failed, and both are sent again in order.
+            # Not the next expected batch: one before it failed, and both are sent again in order.
             return batch.base_sequence != next_sequence(self._entry(batch.partition).last_acked, 1)
         return code.retriable
 

@@ -5,8 +5,9 @@ Theory. `poll` returns the one request that the state of `ProducerTransactions` 
 answer belongs to the state in which it arrives, and EndTxn goes out when no record is waiting or in flight.
 `core/refusals.py` says which error codes repeat a request, make the transaction abortable, or end the producer.
 
-An abort in v1 may come when it is unknown whether the coordinator has begun the transaction, as the answer to an
-addition was lost. EndTxn goes out then, and INVALID_TXN_STATE means that there was nothing to abort.
+In v1, an abort may be requested when it is unknown whether the coordinator has begun the transaction, because the
+answer to AddPartitionsToTxn was lost. EndTxn goes out then, and INVALID_TXN_STATE means that there was nothing to
+abort.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ from muster.protocol.transaction_messages import (
 )
 
 _COMPLETION_RETRY_MS = 20
-"""The first wait while the transaction before is being completed: as Java's, since that takes milliseconds."""
+"""The first wait while the previous transaction is being completed: as in Java, since that takes milliseconds."""
 
 _ENDING = (ProducerTransactionState.COMMITTING, ProducerTransactionState.ABORTING)
 _ADDITIONS = (AddPartitionsToTxnRequest, AddOffsetsToTxnRequest)
@@ -202,7 +203,7 @@ class TransactionCoordination:
         )
         if code in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH):
             return ProducerFencedError(ErrorCode.PRODUCER_FENCED, fenced)
-        if code is ErrorCode.INVALID_TXN_STATE:  # in v2 the abort by another producer looks like one of our own
+        if code is ErrorCode.INVALID_TXN_STATE:  # in v2 an abort by another producer looks like one of this producer's
             return KafkaError(code, f"{what}: {fenced}")
         if code is ErrorCode.INVALID_TRANSACTION_TIMEOUT:
             text = f"transaction_timeout_ms is {timeout_ms}, more than the broker's transaction.max.timeout.ms allows"

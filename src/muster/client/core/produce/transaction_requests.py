@@ -1,4 +1,4 @@
-"""The requests of transactions, and what their answers say of each partition.
+"""The requests of transactions, and what their answers say about each partition.
 
 AddPartitionsToTxn has its clients' form up to v3; TxnOffsetCommit names the consumer that fences it since v3 (KIP-447).
 """
@@ -54,7 +54,7 @@ def add_partitions_request(
 
 
 def added(reply: AddPartitionsToTxnResponse) -> Codes:
-    """What became of each partition."""
+    """The outcome for each partition."""
     return {
         TopicPartition(topic.name, found.partition_index): error_code(found.partition_error_code)
         for topic in reply.results_by_topic_v3_and_below
@@ -96,7 +96,7 @@ def offsets_request(
 
 
 def committed(reply: TxnOffsetCommitResponse) -> Codes:
-    """What became of the offset of each partition."""
+    """The outcome for the offset of each partition."""
     return {
         TopicPartition(topic.name, found.partition_index): error_code(found.error_code)
         for topic in reply.topics

@@ -97,16 +97,16 @@ class ProducerTransactions:
         self.is_v2 = False
         """Whether brokers add partitions, and EndTxn answers with the next epoch."""
         self.ends_in_v2 = False
-        """The same of the transaction that is ending."""
+        """The same for the transaction that is ending."""
         self.can_raise_epoch = False
         """Whether the coordinator can give this producer its next epoch: since Kafka 2.5."""
         self.raises_epoch = False
         """In v1: whether the next transaction needs a new epoch."""
         self.sequences = sequences
         self.end_producer = end_producer
-        # Of the open transaction:
+        # About the open transaction:
         self.is_begun = False
-        """Whether the coordinator has it, or may have it by v2."""
+        """Whether the coordinator has it, or with v2 may have it."""
         self.may_be_begun = False
         """In v1: whether the answer to an addition was lost."""
         self.partitions: set[TopicPartition] = set()
@@ -266,14 +266,14 @@ class ProducerTransactions:
         if self.state is ProducerTransactionState.FATAL_ERROR:
             return
         if leaves_gap and not (self.is_v2 or self.can_raise_epoch):
-            self.end_producer(error)  # brokers before Kafka 2.5 cannot start the sequences over
+            self.end_producer(error)  # brokers older than Kafka 2.5 cannot restart the sequences
             return
         self.fail(error, raises_epoch=leaves_gap)
 
     # --- outcomes ----------------------------------------------------------------------------------------------------
 
     def fail(self, error: MusterError, *, raises_epoch: bool = False) -> None:
-        """The transaction cannot be committed. One that is being aborted already just continues."""
+        """The transaction cannot be committed. An abort that is already in progress continues."""
         self.raises_epoch |= raises_epoch and self.can_raise_epoch and not self.is_v2
         if self.state in _MAY_FAIL:
             error.abortable, error.fatal = True, False
@@ -296,7 +296,7 @@ class ProducerTransactions:
             self._finish_calls(error)
 
     def ended(self) -> None:
-        """The coordinator has the end of the transaction, or had nothing of it."""
+        """The coordinator has ended the transaction, or never had it."""
         self.is_begun = self.may_be_begun = False
         self.partitions.clear()
         if self.raises_epoch:
@@ -305,12 +305,12 @@ class ProducerTransactions:
             self._finish(ProducerTransactionState.READY)
 
     def learn_version(self) -> None:
-        """Choose the protocol of the next transaction. Going over to v2 takes a new epoch, so that partitions of
-        earlier transactions do not count as added."""
+        """Choose the protocol of the next transaction. Moving to v2 takes a new epoch, so that partitions of earlier
+        transactions do not count as added."""
         if self._features_epoch < self._metadata.features_epoch:
             self._features_epoch = self._metadata.features_epoch
             was_v2, self.is_v2 = self.is_v2, self._metadata.features.get(_FEATURE, 0) >= 2
-            self.sequences.first_goes_alone = not self.is_v2  # in v2 brokers refuse another first sequence than 0
+            self.sequences.first_goes_alone = not self.is_v2  # in v2 brokers refuse a first sequence other than 0
             self.raises_epoch |= self.is_v2 and not was_v2
 
     def _finish(self, state: ProducerTransactionState) -> None:

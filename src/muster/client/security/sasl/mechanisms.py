@@ -91,7 +91,7 @@ class OAuthBearer:
 
     @property
     def refusal(self) -> str | None:
-        """Why the server refused the token, as the server put it."""
+        """Why the server refused the token, in the server's words."""
         return self._refusal
 
 
