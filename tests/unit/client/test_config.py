@@ -97,7 +97,7 @@ def test_the_longest_text_that_can_be_sent_is_taken():
         (ProducerConfig, {"delivery_timeout_ms": 1000}, "linger_ms \\+ request_timeout_ms"),
         (ProducerConfig, {"enable_idempotence": True, "acks": 1}, "needs acks=all"),
         (ProducerConfig, {"enable_idempotence": True, "retries": 0}, "needs retries"),
-        (ProducerConfig, {"enable_idempotence": True, "max_in_flight_requests_per_connection": 6}, "5 at most"),
+        (ProducerConfig, {"enable_idempotence": True, "max_in_flight_requests_per_connection": 6}, "at most 5"),
     ],
 )
 def test_what_is_wrong_is_said(cls, settings, message):

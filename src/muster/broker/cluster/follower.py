@@ -159,7 +159,7 @@ class Follower:
                 most_s = self.session.timeout_ms / 1000 * 1.5 + TAKEN_MORE_S
                 if taken_since is None:
                     taken_since = loop.time()
-                    log.info("%s: waiting at most %.0f s for a dead session to expire", error, most_s)
+                    log.info("%s: waiting for a dead session to expire, at most %.0f s", error, most_s)
                 if loop.time() - taken_since > most_s:
                     self._gone(error, begun)
                     return
