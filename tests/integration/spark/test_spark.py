@@ -206,9 +206,16 @@ def test_a_running_query_tells_the_lag_that_muster_lag_tells_and_its_numbers(spa
 
     def look(frame, batch):
         frame.count()
+        found: dict[Any, Any] = {}
         with Admin(bootstrap_servers=cluster.bootstrap) as admin:
-            [group] = LagWatch(admin, [cluster.group]).poll().groups
-        by_muster_lag[batch] = {part.place: part.lag for part in group.partitions}
+
+            def watch():
+                [group] = LagWatch(admin, [cluster.group]).poll().groups
+                found.update({part.place: part.lag for part in group.partitions})
+
+            # The commit of the batch before is waited for some seconds only.
+            until(lambda: sum(lag or 0 for lag in found.values()) == 40 - 10 * batch, watch)
+        by_muster_lag[batch] = found
 
     def page():
         with urlopen(f"http://{served.address}/metrics") as answer:
