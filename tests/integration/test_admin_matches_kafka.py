@@ -56,7 +56,7 @@ def grow(*topics: tuple[str, int, list[list[int]] | None], validate: bool = True
         )
         for name, count, brokers in topics
     ]
-    return a.CreatePartitionsRequest(asked, 20_000, validate)
+    return a.CreatePartitionsRequest(asked, 300_000, validate)
 
 
 GROWTHS: list[Step] = [
@@ -327,7 +327,7 @@ def test_what_is_altered_holds(worlds: tuple[World, World]) -> None:
 
 def cut(*asked: tuple[str, int, int]) -> Request[Any]:
     topics = [a.DeleteRecordsTopic(name, [a.DeleteRecordsPartition(index, offset)]) for name, index, offset in asked]
-    return a.DeleteRecordsRequest(topics, 20_000)
+    return a.DeleteRecordsRequest(topics, 300_000)
 
 
 def test_delete_records(worlds: tuple[World, World]) -> None:
@@ -343,7 +343,7 @@ def test_delete_records(worlds: tuple[World, World]) -> None:
         ("what is left by time", lambda w: list_offsets(w, 0)),
         ("of an empty partition", lambda w: cut((w.topic, 1, -1))),
         ("a partition twice", lambda w: a.DeleteRecordsRequest(
-            [a.DeleteRecordsTopic(w.topic, [a.DeleteRecordsPartition(0, 4), a.DeleteRecordsPartition(0, 3)])], 20_000)),
+            [a.DeleteRecordsTopic(w.topic, [a.DeleteRecordsPartition(0, 4), a.DeleteRecordsPartition(0, 3)])], 60_000)),
         ("one and none", lambda w: cut((w.topic, 0, 4), (f"{w.prefix}-none", 0, 4))),
         ("all", lambda w: cut((w.topic, 0, -1))),
         ("the beginning at last", lambda w: list_offsets(w, -2)),
@@ -379,7 +379,7 @@ def test_records_of_a_compacted_topic_stay(worlds: tuple[World, World]) -> None:
     for world in worlds:
         settings = [m.CreatableTopicConfig("cleanup.policy", "compact")]
         topic = m.CreatableTopic(f"{world.prefix}-compacted", 1, 1, [], settings)
-        assert world.client.ask(m.CreateTopicsRequest([topic], 20_000), 7).topics[0].error_code == 0
+        assert world.client.ask(m.CreateTopicsRequest([topic], 300_000), 7).topics[0].error_code == 0
         while world.client.ask(list_offsets(world, -1, topic=topic.name), 4).topics[0].partitions[0].error_code:
             pass
         codes.append(plain(world.client.ask(cut((topic.name, 0, -1)), 2), world))
@@ -479,7 +479,7 @@ def test_delete_offsets(worlds: tuple[World, World]) -> None:
         until_ready(world, m.FindCoordinatorRequest(group), 3)
         until_ready(world, m.OffsetFetchRequest(group, []), 7)
         other = f"{world.prefix}-other"
-        assert ask(m.CreateTopicsRequest([m.CreatableTopic(other, 1, 1)], 20_000), 7).topics[0].error_code == 0
+        assert ask(m.CreateTopicsRequest([m.CreatableTopic(other, 1, 1)], 300_000), 7).topics[0].error_code == 0
         topics = [
             m.OffsetCommitRequestTopic(name, partitions=[m.OffsetCommitRequestPartition(i, 1) for i in indices])
             for name, indices in ((world.topic, (0, 1)), (other, (0,)))
@@ -517,4 +517,4 @@ def test_delete_offsets(worlds: tuple[World, World]) -> None:
 
 def join(group: str, kind: str, metadata: bytes) -> Request[Any]:
     protocols = [m.JoinGroupRequestProtocol("r", metadata)]
-    return m.JoinGroupRequest(group, 10_000, 10_000, "", f"{group}-instance", kind, protocols)
+    return m.JoinGroupRequest(group, 300_000, 300_000, "", f"{group}-instance", kind, protocols)

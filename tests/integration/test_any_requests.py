@@ -4,6 +4,7 @@ broker, nothing stays in its memory, and a client beside them is served."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from pathlib import Path
 from struct import pack, unpack
@@ -74,6 +75,8 @@ async def is_served(broker: Broker) -> None:
 async def test_any_requests(tmp_path: Path, caplog: pytest.LogCaptureFixture, seed: int) -> None:
     requests = RandomRequests(seed)
     settings = {"offsets.topic.num.partitions": 2, "max.incremental.fetch.session.cache.partitions": 100}
+    gc.collect()  # what other tests have left may complain as it goes
+    caplog.clear()
     with caplog.at_level(logging.WARNING):
         async with brokers.running(tmp_path / "data", settings) as broker:
             for number in range(0, FRAMES, 4):

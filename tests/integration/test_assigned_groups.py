@@ -105,7 +105,7 @@ async def test_partitions_that_are_added_are_shared_out_though_no_member_looks(w
     for _ in range(2):
         await world.consumer("a")
     await world.shares_are({("a", 0)}, {("a", 1)})
-    request = CreatePartitionsRequest([CreatePartitionsTopic("a", 4, None)], 20_000)
+    request = CreatePartitionsRequest([CreatePartitionsTopic("a", 4, None)], 300_000)
     answer = await Asked(world.broker, request, 3).answered()
     assert answer.results[0].error_code == 0
     await world.shares_are({("a", 0), ("a", 1)}, {("a", 2), ("a", 3)})

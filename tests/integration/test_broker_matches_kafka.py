@@ -40,7 +40,7 @@ def new_topic(world: World, name: str, **configs: str) -> bytes:
     """A topic of one partition that keeps its records, of 1970, once its leader is known; returns its id."""
     wanted = {"retention_ms": "-1"} | configs
     settings = [m.CreatableTopicConfig(key.replace("_", "."), value) for key, value in wanted.items()]
-    (made,) = world.client.ask(m.CreateTopicsRequest([m.CreatableTopic(name, 1, 1, [], settings)], 20_000), 7).topics
+    (made,) = world.client.ask(m.CreateTopicsRequest([m.CreatableTopic(name, 1, 1, [], settings)], 300_000), 7).topics
     assert made.error_code == 0, made
     while world.client.ask(list_offsets(world, -1, topic=name), 4).topics[0].partitions[0].error_code:
         pass
@@ -280,7 +280,7 @@ def a_topic_goes_and_comes_again(world: World, version: int) -> list[Any]:
     session, found = 0, []
     for epoch, asked in enumerate([(0, 1), (), (0,), (7,), (), (0,), (7, 8)]):
         if epoch == 1:
-            world.client.ask(m.DeleteTopicsRequest([m.DeleteTopicState(topic)], [], 20_000), 6)
+            world.client.ask(m.DeleteTopicsRequest([m.DeleteTopicState(topic)], [], 300_000), 6)
             gone = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             asked_again = m.MetadataRequest([m.MetadataRequestTopic(name=topic)], False)
             while world.client.ask(asked_again, 12).topics[0].error_code != gone:
@@ -385,7 +385,7 @@ def test_a_topic_that_asking_creates_is_there_for_the_next_who_asks(worlds: tupl
 
 
 def create(*topics: m.CreatableTopic, validate: bool = True) -> Request[Any]:
-    return m.CreateTopicsRequest(list(topics), 20_000, validate)
+    return m.CreateTopicsRequest(list(topics), 300_000, validate)
 
 
 def topic(
@@ -476,12 +476,12 @@ def test_create_and_delete_topics(worlds: tuple[World, World]) -> None:
             made = world.client.ask(create(*map(topic, names), validate=False), 5)
             broker_wide(found := plain(made, world))
             if version < 6:
-                request = m.DeleteTopicsRequest([], [*names, f"{world.prefix}-none", "a b"], 20_000)
+                request = m.DeleteTopicsRequest([], [*names, f"{world.prefix}-none", "a b"], 300_000)
             else:
                 by_name = [m.DeleteTopicState(name) for name in [*names, f"{world.prefix}-none"]]
                 other = [m.DeleteTopicState(None, UNKNOWN_ID), m.DeleteTopicState(None)]
                 twice = [m.DeleteTopicState("x", UNKNOWN_ID), m.DeleteTopicState(None)] * 2
-                request = m.DeleteTopicsRequest([*by_name, *other, *twice], [], 20_000)
+                request = m.DeleteTopicsRequest([*by_name, *other, *twice], [], 300_000)
             deleted = plain(world.client.ask(request, version), world)
             answers.append((found, deleted))
         assert answers[0] == answers[1], f"DeleteTopics v{version}: ours, then Kafka's"
@@ -490,7 +490,7 @@ def test_create_and_delete_topics(worlds: tuple[World, World]) -> None:
 def test_delete_a_topic_by_id(worlds: tuple[World, World]) -> None:
     answers = []
     for world in worlds:
-        request = m.DeleteTopicsRequest([m.DeleteTopicState(None, world.topic_id)], [], 20_000)
+        request = m.DeleteTopicsRequest([m.DeleteTopicState(None, world.topic_id)], [], 300_000)
         answers.append([plain(world.client.ask(request, 6), world) for _ in range(2)])
     assert answers[0] == answers[1]
 

@@ -23,7 +23,7 @@ from tests.support.peers import PEERS, fetched_jars, java_command, kafka_classpa
 pytestmark = pytest.mark.slow(60)
 
 STREAMS_VERSION = "4.2.0"
-LATEST_S = 240.0
+LATEST_S = 600.0
 QUICK = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 200}
 WORDS = [f"word-{number}" for number in range(12)]
 

@@ -33,12 +33,12 @@ def committed(client: RawClient, group: str = "g") -> tuple[int, list[int]]:
 def write(client: RawClient, *records: tuple[bytes, bytes | None], client_id: str = "raw") -> int:
     batch = bytes(build_batch([(1_700_000_000_000, key, value, []) for key, value in records]))
     data = m.TopicProduceData(GROUP_METADATA_TOPIC, ZERO_UUID, [m.PartitionProduceData(0, batch)])
-    answer = client.ask(m.ProduceRequest(None, -1, 10_000, [data]), 9, client_id)
+    answer = client.ask(m.ProduceRequest(None, -1, 300_000, [data]), 9, client_id)
     return int(answer.responses[0].partition_responses[0].error_code)
 
 
 def delete(client: RawClient) -> int:
-    request = m.DeleteTopicsRequest([m.DeleteTopicState(GROUP_METADATA_TOPIC)], [], 10_000)
+    request = m.DeleteTopicsRequest([m.DeleteTopicState(GROUP_METADATA_TOPIC)], [], 300_000)
     return int(client.ask(request, 6).responses[0].error_code)
 
 
@@ -106,7 +106,7 @@ async def test_it_may_be_made_by_hand(tmp_path: Path) -> None:
     """With another number of partitions than the settings say: that is where groups are looked for, now and later."""
 
     def story(client: RawClient) -> None:
-        made = client.ask(m.CreateTopicsRequest([m.CreatableTopic(GROUP_METADATA_TOPIC, 3, 1)], 10_000), 7)
+        made = client.ask(m.CreateTopicsRequest([m.CreatableTopic(GROUP_METADATA_TOPIC, 3, 1)], 300_000), 7)
         assert made.topics[0].error_code == 0
         for number in range(20):
             assert commit(client, number, f"g{number}") == 0

@@ -359,13 +359,13 @@ def a_topic_that_goes(stage: Stage) -> None:
     operator = stage.connection("operator")
     stage.commit("a", generation=-1)
     stage.look()
-    operator.ask(m.DeleteTopicsRequest([m.DeleteTopicState(stage.topic)], [], 20_000), 6)
+    operator.ask(m.DeleteTopicsRequest([m.DeleteTopicState(stage.topic)], [], 300_000), 6)
     asked = m.OffsetFetchRequest(groups=[m.OffsetFetchRequestGroup(stage.group, topics=None)])
     while operator.ask(asked, 9).groups[0].topics:
         pass
     stage.look()
     stage.commit("a", generation=-1)
-    operator.ask(m.CreateTopicsRequest([m.CreatableTopic(stage.topic, 1, 1)], 20_000), 7)
+    operator.ask(m.CreateTopicsRequest([m.CreatableTopic(stage.topic, 1, 1)], 300_000), 7)
     ready_group(operator.ask, stage.group, stage.topic)
     stage.look()
     stage.delete()

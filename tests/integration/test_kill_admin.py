@@ -56,7 +56,7 @@ def alteration(kind: int, name: str, key: str, value: str) -> Any:
 @pytest.mark.parametrize("fsync", ["interval", "always"])
 def test_what_was_granted_holds_after_kill_9(tmp_path: Path, fsync: str) -> None:
     with BrokerProcess(tmp_path / "data", fsync=fsync) as broker:
-        created = ask(broker, m.CreateTopicsRequest([m.CreatableTopic("t", 1, 1)], 20_000), 7)
+        created = ask(broker, m.CreateTopicsRequest([m.CreatableTopic("t", 1, 1)], 300_000), 7)
         assert created.topics[0].error_code == 0
         for number in range(5):
             records = bytes(build_batch([(1000, None, b"%d" % number, [])]))
@@ -64,12 +64,12 @@ def test_what_was_granted_holds_after_kill_9(tmp_path: Path, fsync: str) -> None
             produced = ask(broker, m.ProduceRequest(None, -1, 30_000, [data]), 9)
             assert produced.responses[0].partition_responses[0].error_code == 0
 
-        cut = a.DeleteRecordsRequest([a.DeleteRecordsTopic("t", [a.DeleteRecordsPartition(0, 3)])], 20_000)
+        cut = a.DeleteRecordsRequest([a.DeleteRecordsTopic("t", [a.DeleteRecordsPartition(0, 3)])], 300_000)
         answer = kill_behind(broker, cut, 2)
         assert answer.topics[0].partitions[0].low_watermark == 3
         assert earliest_and_latest(broker) == (3, 5)
 
-        grown = kill_behind(broker, a.CreatePartitionsRequest([a.CreatePartitionsTopic("t", 4, None)], 20_000), 3)
+        grown = kill_behind(broker, a.CreatePartitionsRequest([a.CreatePartitionsTopic("t", 4, None)], 300_000), 3)
         assert grown.results[0].error_code == 0
         (topic,) = ask(broker, m.MetadataRequest([m.MetadataRequestTopic(name="t")]), 12).topics
         assert sorted((one.partition_index, one.error_code) for one in topic.partitions) == [(i, 0) for i in range(4)]

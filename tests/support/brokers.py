@@ -182,7 +182,7 @@ class BrokerProcess:
 class RawClient:
     """One blocking connection that speaks in messages: for tests of what is on the wire, from outside the broker."""
 
-    def __init__(self, bootstrap: str, timeout_s: float = 90.0) -> None:
+    def __init__(self, bootstrap: str, timeout_s: float = 300.0) -> None:
         host, _, port = bootstrap.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), timeout_s)
         self._correlation_id = 0

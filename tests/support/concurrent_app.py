@@ -17,7 +17,7 @@ from muster.client.concurrent import AsyncConcurrentConsumer, ConcurrentConsumer
 from muster.model import ConsumerRecord
 
 WORK_S = 0.01
-STUCK_S = 60.0
+STUCK_S = 600.0
 
 
 def note(word: str, record: ConsumerRecord) -> None:

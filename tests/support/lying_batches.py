@@ -299,7 +299,7 @@ def ask_all(client: RawClient, prefix: str = "") -> dict[str, dict[str, list[obj
         )
         for name, settings in TOPICS.items()
     ]
-    created = client.ask(m.CreateTopicsRequest(topics, 20_000), 7)
+    created = client.ask(m.CreateTopicsRequest(topics, 300_000), 7)
     assert not any(topic.error_code for topic in created.topics), created
     found: dict[str, dict[str, list[object]]] = {}
     for topic in TOPICS:

@@ -43,7 +43,7 @@ def connect(bootstrap: str, prefix: str) -> World:
     client = RawClient(bootstrap)
     topic = f"{prefix}-topic"
     settings = [m.CreatableTopicConfig("retention.ms", "-1")]
-    created = client.ask(m.CreateTopicsRequest([m.CreatableTopic(topic, 2, 1, [], settings)], 20_000), 7)
+    created = client.ask(m.CreateTopicsRequest([m.CreatableTopic(topic, 2, 1, [], settings)], 300_000), 7)
     assert created.topics[0].error_code == 0, created
     world = World(client, topic, created.topics[0].topic_id, prefix)
     for _ in range(2):
@@ -133,7 +133,7 @@ def produce(world: World, records: bytes, partition: int = 0, acks: int = -1, to
     data = m.TopicProduceData(
         world.topic if topic is None else topic, ZERO_UUID, [m.PartitionProduceData(partition, records)]
     )
-    return m.ProduceRequest(acks=acks, timeout_ms=10_000, topic_data=[data])
+    return m.ProduceRequest(acks=acks, timeout_ms=300_000, topic_data=[data])
 
 
 def by_id(request: Any, topic_id: bytes) -> Any:

@@ -29,7 +29,7 @@ class Stage:
         self.protocol: str | None = None
         self.told: list[Any] = []
         operator = self.connection("operator")
-        operator.ask(m.CreateTopicsRequest([m.CreatableTopic(self.topic, 2, 1)], 20_000), 7)
+        operator.ask(m.CreateTopicsRequest([m.CreatableTopic(self.topic, 2, 1)], 300_000), 7)
         ready_group(operator.ask, self.group, self.topic)
 
     def connection(self, name: str) -> RawClient:
