@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,10 +13,12 @@ import pytest
 from muster.broker.broker import Broker
 from muster.broker.handlers import transactions as handlers
 from muster.broker.net.calls import at_once
+from muster.broker.transactions.hanging import TransactionKey
 from muster.coordinator.shards.served_shard import ServedShard
 from muster.coordinator.transactions.entry import ONGOING, Transaction
 from muster.coordinator.transactions.shard import IDS_AT_A_TIME
 from muster.errors import ErrorCode
+from muster.log import OpenTransaction
 from muster.model import TopicPartition
 from muster.protocol import messages as m
 from muster.protocol import transaction_messages as t
@@ -157,3 +160,61 @@ async def test_the_markers_of_all_shards_are_counted(tmp_path: Path) -> None:
             served.shard._unmarked[name] = {TopicPartition("t", 0)}
         _, unmarked = at_once(runtime.count())
         assert unmarked == 2
+
+
+@pytest.mark.interpreted  # a compiled object's method cannot be replaced
+async def test_the_look_for_transactions_that_hang_takes_many_short_steps(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every id has an open transaction in a partition, one of them in a second partition that it has not added."""
+    place, other = TopicPartition("t", 0), TopicPartition("t", 1)
+    opened = {
+        TransactionKey(where, producer_id, producer_id): OpenTransaction(producer_id, 0, -1, producer_id, 0)
+        for where, ids in ((place, range(len(NAMES))), (other, [3]))
+        for producer_id in ids
+    }
+    runtime, looks = broker.transactions.runtime, broker.transactions._hanging
+    entries = runtime._served[0].shard.entries
+    for name, found in entries.items():
+        entries[name] = found._replace(partitions=frozenset([place]))
+    aborted: list[Any] = []
+    over = asyncio.Event()
+    most: list[int] = []
+    describe, advance, end = runtime.describe, looks._slices._advance, looks._abort_those_without
+
+    def note(request: t.DescribeTransactionsRequest, reply: Any) -> None:
+        most.append(len(request.transactional_ids))
+        describe(request, reply)
+
+    def one_step(work: Any, _end: float) -> bool:
+        return advance(work, 0.0)  # a slice is over after one step, however fast the machine is
+
+    def ended(*words: Any) -> None:
+        end(*words)
+        over.set()
+
+    monkeypatch.setattr(runtime, "describe", note)
+    monkeypatch.setattr(looks, "_opened", lambda: opened)
+    monkeypatch.setattr(looks, "_abort", lambda each, where: aborted.append((each.producer_id, where)))
+    monkeypatch.setattr(looks, "_abort_those_without", ended)
+    monkeypatch.setattr(looks._slices, "_advance", one_step)
+    turns = 0
+    async with asyncio.timeout(60):
+        looks._check()
+        while not over.is_set():
+            await asyncio.sleep(0)
+            turns += 1
+    assert aborted == [(3, other)]
+    assert sum(most) == 1 + 1 + len(NAMES)
+    assert max(most) <= 100
+    assert turns >= len(NAMES) // IDS_AT_A_TIME + len(NAMES) // 100
+
+
+async def test_a_look_is_not_finished_after_the_end(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = broker.transactions._hanging
+    each = OpenTransaction(1, 0, -1, 0, 0)
+    monkeypatch.setattr(looks, "_opened", lambda: {TransactionKey(TopicPartition("t", 0), 1, 0): each})
+    looks._check()
+    assert len(looks._slices) == 1
+    looks.stop()
+    assert len(looks._slices) == 0

@@ -16,7 +16,9 @@ from muster.errors import ErrorCode, KafkaError
 from muster.log.producers.producer_state import PartitionProducers
 from muster.protocol.group_records import decode_coordinated, encode_record
 from muster.protocol.records.control_records import TxnMarker
+from muster.protocol.records.record_batch import read_header
 from muster.zookeeper.cluster import cached_znode, group_store
+from muster.zookeeper.cluster.cached_znode import PendingZnode
 from muster.zookeeper.cluster.group_store import GroupJournal, GroupStore
 from muster.zookeeper.cluster.group_znodes import (
     PendingOffsets,
@@ -25,7 +27,9 @@ from muster.zookeeper.cluster.group_znodes import (
     pending_name,
     read_name,
     read_pending,
+    transactional_batch,
 )
+from muster.zookeeper.cluster.slot_transactions import EXPIRY_CHECK_MS, PRODUCER_EXPIRATION_MS, SlotTransactions
 from tests.support.group_harness import FakeTopics
 from tests.support.scale import examples
 from tests.unit.zookeeper.test_group_journal import EPOCH, Znodes, batch_of, offset_of
@@ -313,3 +317,50 @@ def test_what_is_not_needed_is_not_kept() -> None:
     assert not transactions._znodes
     assert not transactions._holders
     assert not slot.shard.pending.by_producer
+
+
+def test_producers_without_a_transaction_are_forgotten_after_a_day() -> None:
+    """As in a log (`producer.id.expiration.ms`), at the markers of others. The one with an open transaction is not."""
+    slot, expiry = Slot(Znodes()), PRODUCER_EXPIRATION_MS
+
+    def known() -> list[int]:
+        producers: Any = slot.journal._transactions._producers
+        return sorted(producers.producers)
+
+    def mark(producer_id: int, now: int) -> None:
+        slot.pend(producer_id, "a", [producer_id], 1)
+        slot.journal.write_marker(TxnMarker(producer_id, 0, True, 0, 0), now=now)
+
+    slot.pend(1, "a", [0], 1)
+    mark(2, 1_000)
+    mark(3, 1_000 + EXPIRY_CHECK_MS)
+    mark(4, expiry + 999)
+    assert known() == [1, 2, 3, 4]
+    mark(5, expiry + 1_000 + EXPIRY_CHECK_MS - 2)  # the next check is not due
+    assert known() == [1, 2, 3, 4, 5]
+    mark(6, expiry + 999 + EXPIRY_CHECK_MS)
+    assert known() == [1, 3, 4, 5, 6]
+    mark(7, 2 * expiry + 2 * EXPIRY_CHECK_MS)
+    assert known() == [1, 7]
+
+
+def test_a_deleted_znode_is_kept_while_a_later_removal_from_it_is_not_written() -> None:
+    """The sequence: a marker's multi deletes the znode; while it is under way, the producer commits another offset, and
+    the transaction ends, too. Then the next offset belongs to the same znode: of one znode there are no two copies."""
+    transactions = SlotTransactions("/groups", PartitionProducers())
+    header = read_header(transactional_batch(batch_of(offset_of("a", 0, 1)), 1, 0))
+
+    def commit(partition: int) -> PendingZnode:
+        [znode] = transactions.commit(header, [("a", written(offset_of("a", partition, 1))[0], b"1")])
+        return znode
+
+    znode = commit(0)
+    transactions.end(TxnMarker(1, 0, True, 0, 0), 0)
+    under_way = set(znode.leaving)
+    assert commit(1) is znode
+    transactions.end(TxnMarker(1, 0, True, 0, 0), 0)
+    transactions.settled(znode, under_way)
+    assert commit(2) is znode
+    transactions.end(TxnMarker(1, 0, True, 0, 0), 0)
+    transactions.settled(znode, set(znode.leaving))
+    assert not transactions._znodes

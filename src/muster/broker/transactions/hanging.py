@@ -16,12 +16,12 @@ asked. It is asked for an id of each of its slots before and after, which it ans
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from muster.broker.links.links import Links, Purpose
-from muster.broker.net.calls import at_once
+from muster.broker.net.slices import Slices
 from muster.broker.topics.partitions import Partitions
 from muster.broker.transactions.partition_locator import PartitionLocator
 from muster.coordinator.parts import Gather
@@ -40,6 +40,9 @@ from muster.protocol.transaction_messages import (
 
 CHECK_AFTER_S = 1.0
 """The delay before the first check, and between checks that could not be finished."""
+
+_IDS_AT_A_TIME = 100
+"""Transactional ids of this broker that are described in one go: about a millisecond."""
 
 Owned = dict[tuple[int, TopicPartition], int]
 """The producer ids and partitions of transactions, with the producers' epochs."""
@@ -120,12 +123,14 @@ class HangingTransactions:
         self._links = links
         self._runtime = runtime
         self._abort = abort
+        self._slices = Slices(self._loop)
         self._is_due = self._is_stopped = False
         self._epochs: list[int] = []
 
     def stop(self) -> None:
         """Stop checking."""
         self._is_stopped = True
+        self._slices.stop()
 
     def coordinators_changed(self) -> None:
         """Check again if a coordinator has changed, or has started under a new epoch."""
@@ -186,9 +191,24 @@ class HangingTransactions:
 
     def _ask_here(self, request: Request[Any], done: Callable[[Any], None]) -> None:
         if isinstance(request, ListTransactionsRequest):
-            at_once(self._runtime.list_transactions(request, done))
+            self._slices.add(self._runtime.list_transactions(request, done), wanted=lambda: True)
         elif isinstance(request, DescribeTransactionsRequest):
-            self._runtime.describe(request, done)
+            self._slices.add(self._describe_here(request.transactional_ids, done), wanted=lambda: True)
+
+    def _describe_here(
+        self, ids: list[str], done: Callable[[DescribeTransactionsResponse], None]
+    ) -> Generator[None, None, None]:
+        """Describe ids that are coordinated here, a slice at a time: each open transaction may be of another id."""
+
+        def gathered(answers: list[DescribeTransactionsResponse]) -> None:
+            states = [state for answer in answers for state in answer.transaction_states]
+            done(DescribeTransactionsResponse(transaction_states=states))
+
+        parts = [ids[start : start + _IDS_AT_A_TIME] for start in range(0, len(ids), _IDS_AT_A_TIME)]
+        gather = Gather(len(parts), gathered)
+        for number, some in enumerate(parts):
+            self._runtime.describe(DescribeTransactionsRequest(some), gather.part(number))
+            yield
 
 
 class _Survey:
