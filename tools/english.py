@@ -39,6 +39,17 @@ BANNED = {
     r"\bso often\b(?! that)": "this many times",
     r"\bheard of (?:it|ZooKeeper|them)\b": "heard from",
     r"\btells? so\b": "says so",
+    r", else (?!if\b|[:{])(?=[\w`])": "otherwise, or",
+    r"\b(?:from|since) which on\b": "since",
+    r"\b(?:its|their|the) present (?!day\b|perfect\b)[a-z]": "current",
+    r"(?<!are )(?<!is )\ball the same(?=[.,;:)])": "anyway",
+    r"\bif need be\b": "if needed",
+    r"\bin one go\b": "without a break, in one call",
+    r"\btaken for (?!granted\b)(?=[a-z])": "mistaken for",
+    r"\bgood answer\b": "successful response",
+    r"\bby its own belief\b|\bin one's stead\b": "as it believes",
+    r"\btake note of\b|\btakes note of\b": "record, note",
+    r"\bwhat became of\b": "the outcome of",
 }
 """Patterns, each with what to write instead. `There is no leader` is English; `it is no leader` is not."""
 

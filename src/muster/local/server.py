@@ -238,7 +238,7 @@ class LocalServer(RunsInBlock):
         self.is_frozen = False
 
     def wait_for_its_end(self, patience_s: float = STOP_TIMEOUT_S) -> bool:
-        """Return when it is gone. After `patience_s` it is killed; returns False then."""
+        """Return when it is gone. After `patience_s` it is killed, and this returns False."""
         if self._wait_until_gone(patience_s):
             return True
         self.kill()

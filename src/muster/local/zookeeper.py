@@ -185,7 +185,8 @@ class Ensemble(RunsInBlock):
                 relay.release()
 
     def delay(self, server: ZooKeeperServer, delay_ms: int) -> None:
-        """Delay everything that a follower receives from its leader by this long: less than 30 s. 0 ends it."""
+        """Delay everything that a follower receives from its leader by this long: less than 30 s. 0 removes the
+        delay."""
         for (one, _), relay in self._relays.items():
             if one == server.number:
                 relay.delay_ms = delay_ms

@@ -90,7 +90,7 @@ def kafka(
         brokers: how many; several are coordinated by a ZooKeeper, which needs Java.
         in_process: the broker runs in a thread of this process. It starts sooner than one in a process of its own, but
             shares the interpreter with the code under test, and cannot be killed or frozen.
-        seed: the seed of faults that strike with a probability.
+        seed: the seed for faults that have a probability.
         strict: raise at the end if a fault never struck.
     """
     from muster.testing.kit import Kafka

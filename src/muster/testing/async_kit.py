@@ -168,7 +168,7 @@ class AsyncKafka(_Face[Kafka]):
             topic = await kafka.topic(partitions=2)
             await kafka.until_assigned("billing", members=2)
 
-    A fault is awaited too, or active for a block: `async with kafka.hold("JoinGroup") as fault`. The arguments are
+    A fault can be awaited, or active for a block: `async with kafka.hold("JoinGroup") as fault`. The arguments are
     those of `muster.testing.kafka`. `AsyncKafka.of(kafka)` wraps brokers that are running already.
     """
 

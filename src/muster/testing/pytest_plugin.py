@@ -29,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("muster_settings", "settings of the test brokers, NAME=VALUE by Kafka's names", type="linelist")
     parser.addini("muster_in_process", "run muster_broker in a thread of the test process", type="bool", default=False)
     parser.addini("muster_brokers", "number of brokers of muster_cluster", type="int", default=3)
-    parser.addini("muster_seed", "seed of faults that strike with a probability", type="int", default=0)
+    parser.addini("muster_seed", "seed for faults that have a probability", type="int", default=0)
     parser.addini("muster_strict_faults", "fail a test whose fault never struck", type="bool", default=False)
     group = parser.getgroup("muster", "muster, brokers for tests")
     group.addoption(
@@ -38,7 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         help="run muster_broker in a thread of the test process: it starts sooner, but cannot be killed or frozen",
     )
-    group.addoption("--muster-seed", type=int, metavar="N", help="seed of faults that strike with a probability")
+    group.addoption("--muster-seed", type=int, metavar="N", help="seed for faults that have a probability")
     group.addoption(
         "--muster-strict-faults", action="store_true", default=None, help="fail a test whose fault never struck"
     )

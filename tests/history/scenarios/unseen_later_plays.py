@@ -109,7 +109,7 @@ def long_commit_interval(stage: Stage, flavour: Flavour) -> None:
 
 @play([RANGE, RD_COOPERATIVE])
 def short_poll_interval(stage: Stage, flavour: Flavour) -> None:
-    """A poll interval shorter than the session where a client allows it, else as long: one slow, one killed."""
+    """A poll interval shorter than the session where a client allows it, otherwise as long: one slow, one killed."""
     poll_ms = 8_000 if flavour.client == "java" else 15_000
     group = three(stage, flavour, session_timeout_ms=15_000, max_poll_interval_ms=poll_ms)
     member = group.members[0]

@@ -1,10 +1,10 @@
 """Detects that this process was frozen for so long that another may have taken its place in the cluster.
 
 A broker is frozen (SIGSTOP, a paused machine), its session ends, and a copy of its data folder is started elsewhere
-under its id. When it wakes up it finds requests in its sockets before it hears from ZooKeeper: no consumer will see
-what it acknowledges then. So each access to a partition checks the clock. After a freeze no partition is served
-until ZooKeeper has answered on its current session, or a session timeout has passed: while ZooKeeper is down, records
-are still served.
+under its id. When it wakes up it finds requests in its sockets before it hears from ZooKeeper: no consumer will see the
+records that it acknowledges at that point. So each access to a partition checks the clock. After a freeze no partition
+is served until ZooKeeper has answered on its current session, or a session timeout has passed: while ZooKeeper is down,
+records are still served.
 """
 
 from __future__ import annotations

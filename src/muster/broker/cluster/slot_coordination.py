@@ -6,10 +6,10 @@ ZooKeeper has ended the session.
 
 Two things need care:
 
-- A slot is read after this broker has taken it, and offsets of topics that do not exist are removed then. A topic that
-  another broker knew when it wrote them must not be missing here. ZooKeeper notifies a session of all earlier changes
-  before it answers a request. So the coordinator gets a slot only once the catalogue has all changes reported until
-  then (`followed`).
+- A slot is read after this broker has taken it, and offsets of topics that do not exist are removed at that point. A
+  topic that another broker knew when it wrote them must not be missing here. ZooKeeper notifies a session of all
+  earlier changes before it answers a request. So the coordinator gets a slot only once the catalogue has all changes
+  reported until then (`followed`).
 - A frozen process may receive requests before it learns that its session has ended. Each request checks the clock
   (`may_serve`); in doubt the broker drops its slots first, and the coordinator answers NOT_COORDINATOR.
 """

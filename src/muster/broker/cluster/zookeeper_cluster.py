@@ -490,7 +490,7 @@ class ZooKeeperCluster(Follower):
         self, change: Callable[[Levels], Levels], timeout_ms: int, done: Callable[[KafkaError | None], None]
     ) -> None:
         """Change levels of features; `done` gets the error, if there is one, once this broker has the new ones or the
-        timeout is over."""
+        timeout has passed."""
         self._spawn(self._update_features(change, timeout_ms, done))
 
     async def _update_features(

@@ -20,8 +20,8 @@ not read has one answer waiting, and the records in it are views of the log unti
 Bytes that come while frames wait are kept, and then reading stops: at most one read is kept, plus the rest of the
 previous one. A frame that is larger than a connection may keep gets memory of its own (intake.py).
 
-Every request is answered, or the connection ends. Bytes that are not a request end it, with one line in the log. After
-the end no request is handled, and only answers that were ready before are written.
+Every request is answered, or the connection ends. Bytes that are not a valid request end the connection, and one line
+is logged. After the end no request is handled, and only answers that were ready before are written.
 """
 
 from __future__ import annotations

@@ -189,7 +189,7 @@ class ParkedFetches:
                     del self._by_partition[key]
 
     def appended(self, topic: str, partition: int, size: int, end: int) -> None:
-        """Take note of an append that ends before offset `end`; `wake` acts on it once that may be read.
+        """Note an append that ends before offset `end`; `wake` acts on it once that may be read.
 
         With fsync=always a fetch may be parked between the append and its sync: it has not seen the records, and no
         later event will wake it for them. So an append is noted even if no fetch waits for its partition yet.

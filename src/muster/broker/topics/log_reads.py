@@ -159,7 +159,7 @@ class LogReader:
         return self._cluster.not_led_error(partition.name, partition.requested.partition)
 
     def not_sent(self, results: Iterable[Result]) -> None:
-        """The fetch that was to have these records waits for more, and reads again then."""
+        """The fetch that was to have these records waits for more, and then reads again."""
         for partition, data in results:
             log = self.log_of(partition)
             if log is not None and data.records:

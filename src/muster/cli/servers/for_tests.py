@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="stop when standard input ends, so that the broker ends with the program that started it",
     )
     parser.add_argument(
-        "--seed", type=int, default=0, help="seed of the faults that occur with a probability (default 0)"
+        "--seed", type=int, default=0, help="seed for faults that have a probability (default 0)"
     )
 
 

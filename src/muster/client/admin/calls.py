@@ -76,7 +76,8 @@ class BrokerCalls:
         build: Callable[[int], Request[R]],
         newest_version: int | None = None,
     ) -> R:
-        """Send one request, once. Raises KafkaConnectionError or UnsupportedVersionError if no answer can be had."""
+        """Send one request, once. Raises KafkaConnectionError or UnsupportedVersionError if the broker gave no
+        answer."""
         await self.start()
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
 

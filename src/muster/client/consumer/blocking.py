@@ -250,7 +250,7 @@ class BlockingReader(forks.NotPicklable):
 
 
 def _finished() -> LoopCall[Any]:
-    """The placeholder before the first call: a finished one."""
+    """The placeholder before the first call: a finished call."""
     call: LoopCall[Any] = LoopCall(_nothing)
     call.returned = True
     return call

@@ -85,7 +85,7 @@ class KnownCoordinator:
             self.mark_dead(failure.message, now)
 
     def refused(self, code: ErrorCode, now: int) -> bool:
-        """Whether an answer means that the broker is not the coordinator; it is given up then."""
+        """Whether an answer means that the broker is not the coordinator; if so, the coordinator is given up."""
         if code.stale_coordinator:
             self.mark_dead(f"it answered {code.name}", now)
             return True

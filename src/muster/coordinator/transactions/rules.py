@@ -234,7 +234,7 @@ def add_partitions(
     now: int,
 ) -> TransactionOutcome:
     """AddPartitionsToTxn, or AddOffsetsToTxn."""
-    if found is not None and found.state in ENDING:  # a producer may have ids that count only when it has ended
+    if found is not None and found.state in ENDING:  # the producer may have ids that are valid only after its end
         return TransactionOutcome(_CONCURRENT)
     error = check_producer(found, producer)
     if found is None or error is not NONE:

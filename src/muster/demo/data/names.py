@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SPARK = "spark"
-"""The member of the shared group that is a Spark query, by its client id; and the program that it runs in."""
+"""The client id of the Spark query in the shared group, and the name of the program that it runs in."""
 
 KEYS = ["day", "origin", "carrier"]
 """Keys of the pipeline's table and compacted topic."""

@@ -2,7 +2,7 @@
 
 Each runs in its own session, so that Ctrl-C reaches only the demo itself and a process can be ended with everything
 that it started (Spark's Python starts a JVM). Their standard input is a pipe: when the demo dies it closes, and they
-end. The broker has a keeper (`muster.local`) that ends it then.
+end. The broker has a keeper (`muster.local`) that ends it in that case.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Process:
         """Send it a signal, and to all processes of its session where `/proc` lists them.
 
         Spark's Python workers have a process group of their own. If only the JVM died, a streaming query's worker
-        would notice, and its member would leave the group: sometimes, since the workers' daemon ends them then.
+        would notice, and its member would leave the group: sometimes, since in that case the workers' daemon ends them.
         """
         session = self.process.pid
         pids = [int(entry.name) for entry in Path("/proc").glob("[0-9]*")]

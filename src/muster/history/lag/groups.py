@@ -65,7 +65,7 @@ class GroupLag:
 @dataclass(frozen=True, slots=True)
 class LagSnapshot:
     """The lag of all groups at one time. `remarks` are sentences about what could not be read; `brokers_away` are those
-    that did not list their groups, which are missing then."""
+    that did not list their groups, which are therefore missing."""
 
     at_ms: int
     took_ms: int = 0

@@ -1,5 +1,5 @@
 """Records of `__consumer_offsets` that muster's coordinator skips: those of groups other than classic ones.
-And what an admin client asks about groups of KIP-848, which muster's broker does not serve.
+The requests of an admin client about groups of KIP-848 are here too; muster's broker does not serve them.
 
 Keys and values of the consumer groups of KIP-848 (kinds 3 to 8, and 16), of share groups (10 to 15, KIP-932) and of
 streams groups (17 to 23, KIP-1071), as Apache Kafka 4.2 defines them; `key=` is the kind. Offset commits and groups of

@@ -249,7 +249,7 @@ def crc_of(view: memoryview, position: int, end: int) -> int:
 
 def set_times(buffer: bytearray | memoryview, position: int, header: BatchHeader, latest: int, append: bool) -> None:
     """Make `latest` the batch's largest time, with `append` (LogAppendTime) that of every record, and compute the CRC
-    again, in place. Kafka's brokers also clear unknown attributes then."""
+    again, in place. Kafka's brokers also clear unknown attributes in that case."""
     attributes = header.attributes & _KNOWN_ATTRIBUTES | (TIMESTAMP_TYPE_FLAG if append else 0)
     struct.pack_into(">hiqq", buffer, position + _CRC_START, attributes, *header[6:8], latest)
     set_crc(buffer, position, position + header.size)

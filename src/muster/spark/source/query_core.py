@@ -140,7 +140,7 @@ class QueryCore:
         return self._at_rest and not self._waiting()
 
     def ready(self, now: int) -> bool:
-        """Whether the only partitions still waited for are held up."""
+        """Whether the query no longer needs to wait: all partitions that it still waits for are held up."""
         held_up = self.bounds.held_up(now) | set(self._resets.asked_before(now - LOOKUP_MS))
         return self._at_rest and self._waiting() <= {
             p for p in self.claims.owned() if p in held_up or p.topic in self._missing

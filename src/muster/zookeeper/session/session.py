@@ -262,7 +262,7 @@ class ZooKeeperSession(forks.NotPicklable):
             raise TypeError(f"nothing here carries out {what!r}")
         check_request(what, chroot)
         await link.gate.acquire()
-        # What became of the session while others were ahead.
+        # The session may have ended while others were ahead.
         try:
             self._check_open(link, path)
             if not link.is_connected:

@@ -1,8 +1,9 @@
 """A socket to ZooKeeper that notes when answered requests were sent.
 
 ZooKeeper ends a session that it has not heard from for the session's timeout. An answer proves that it was heard, but
-not when: the server may have been stopped since. It was heard at the earliest when the request was sent, so the
-timeout counts from then. Neither kazoo nor its pings report that time; the frames on the socket show it.
+not when: the server may have been stopped since. The earliest time at which it may have heard from the session is when
+the request was sent, so the timeout counts from there. Neither kazoo nor its pings report that time; the frames on the
+socket show it.
 """
 
 from __future__ import annotations

@@ -49,8 +49,8 @@ class SessionPlans:
                 yield from self._ask(Reconnected())
 
     def _ask(self, what: Ask[A]) -> Plan[A]:
-        """Ask for something. Raises SessionExpiredError if the session in which this plan began has ended, since what
-        the plan has read is void then."""
+        """Ask for something. Raises SessionExpiredError if the session in which this plan began has ended, since that
+        voids what the plan has read."""
         self._check_session()
         answer = yield from ask(what)
         self._check_session()
