@@ -80,7 +80,7 @@ async def _run_one(wanted: ComparisonOptions, scheme: Scheme, size: int, note: C
 
 
 async def _run_differing(wanted: ComparisonOptions, note: Callable[[str], None]) -> SchemeRun:
-    """Scheme 1 on an ensemble of which one server learns late and lags behind; its members watch the brokers."""
+    """Scheme 1 on an ensemble of which one server receives changes late; its members watch the brokers."""
     steps = differing_script()
     folder = wanted.out / "compare-differing"
     folder.mkdir()

@@ -387,7 +387,7 @@ class Trial:
         return self._members.shared(self._active, self._options.partitions, since)
 
     async def _settled(self, since: int | None) -> None:
-        """Wait until the members that are active share all partitions, and all that is written is handled."""
+        """Wait until the members that are active share all partitions, and all written records are handled."""
 
         while True:
             await self._until(partial(self._shared, since), f"{len(self._active)} members share the partitions")

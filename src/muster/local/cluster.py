@@ -142,7 +142,7 @@ class LocalCluster(RunsInBlock):
         self.ensemble.stop()
 
     def kill(self) -> None:
-        """SIGKILL to all that run, without waiting for their ends."""
+        """SIGKILL to all running servers, without waiting for them to end."""
         for server in self.servers:
             server.strike()
 

@@ -161,7 +161,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         return handled
 
     def write_answers(self) -> bool:
-        """Write the answers, and handle nothing. Returns whether that is all that a turn would do."""
+        """Write the answers, and handle nothing. Returns whether a turn would do nothing else."""
         core = self.core
         if core.out:
             self._write()

@@ -25,9 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="stop when standard input ends, so that the broker ends with the program that started it",
     )
-    parser.add_argument(
-        "--seed", type=int, default=0, help="seed for faults that have a probability (default 0)"
-    )
+    parser.add_argument("--seed", type=int, default=0, help="seed for faults that have a probability (default 0)")
 
 
 def run(arguments: argparse.Namespace) -> int:

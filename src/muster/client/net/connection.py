@@ -190,8 +190,8 @@ class Connection(asyncio.BufferedProtocol):
             waiting.send.sent_at = now
             if waiting.send.expects_reply:
                 if self._in_flight:
-                    # Answers come in order, and a JoinGroup ahead may rightly take minutes. A timeout of this request
-                    # would close the connection under the join.
+                    # Answers come in order, and a JoinGroup ahead may legitimately take minutes. A timeout of this
+                    # request would close the connection under the join.
                     waiting.deadline = max(waiting.deadline, self._in_flight[-1].deadline)
                 self._in_flight.append(waiting)
             else:

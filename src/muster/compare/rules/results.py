@@ -152,7 +152,7 @@ class Results:
     left_out: list[str] = field(default_factory=list)
     """What was left out, and why."""
     differing: SchemeRun | None = None
-    """Scheme 1 with a server of ZooKeeper that learns late and lags behind, and with `watch_brokers`."""
+    """Scheme 1 with a server of ZooKeeper that receives changes late, and with `watch_brokers`."""
 
     @property
     def schemes(self) -> list[Scheme]:

@@ -21,7 +21,7 @@ class Kind(StrEnum):
     FREEZE = "is frozen past its session, and resumes"
     BROKER = "a broker stops and restarts"
     ZOOKEEPER = "ZooKeeper stops and restarts"
-    LATE = "joins while another member's ZooKeeper server learns late"
+    LATE = "joins while another member's ZooKeeper server lags"
     LAG = "is connected to a ZooKeeper server that lags"
 
 

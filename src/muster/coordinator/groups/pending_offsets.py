@@ -51,7 +51,7 @@ class PendingOffsets:
                 self.by_producer[producer_id][group, topic, partition] = None
 
     def forget(self, group: str, topic: str, partition: int) -> None:
-        """The group's offset was removed, and with it all that was pending."""
+        """The group's offset was removed, and with it all pending ones."""
         for producer_id in self._open.get(group, {}).get(topic, {}).get(partition, ()):
             self.by_producer[producer_id].pop((group, topic, partition))
         self._close(group, topic, partition)

@@ -70,7 +70,7 @@ class Shard(Protocol):
         """When to call `on_deadline`; None if never."""
 
     def on_deadline(self, now: int) -> Decision:
-        """Do all that is due."""
+        """Do everything that is due."""
 
 
 S = TypeVar("S", bound=Shard)

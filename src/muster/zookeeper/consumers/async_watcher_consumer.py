@@ -186,7 +186,8 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
         num_streams: int = 1,
         listener: RebalanceListener | None = None,
     ) -> None:
-        """Take part in the group, for topics, for all topics whose whole name a pattern matches, or for all others.
+        """Take part in the group, with a list of topics, a pattern for whole names of topics, or a pattern for those to
+        leave out.
 
         A consumer with several streams gets a share for each: `streams` shows which partitions belong to which. A
         mapping sets the number for each topic. As in 0.8 a consumer can subscribe only once. The pattern must have the

@@ -44,7 +44,8 @@ class WatcherConsumer(AssignedReader):
         num_streams: int = 1,
         listener: RebalanceListener | None = None,
     ) -> None:
-        """Take part in the group, for topics, for all topics whose whole name a pattern matches, or for all others.
+        """Take part in the group, with a list of topics, a pattern for whole names of topics, or a pattern for those to
+        leave out.
 
         The listener's methods are called in a separate thread, see `AsyncWatcherConsumer.subscribe`.
         """
