@@ -105,8 +105,8 @@ class LeadersView(ImageView):
 
 
 class CoordinatorsView(ImageView):
-    """The cluster as administrators of groups see it: the nodes are the coordinators, and none leads a partition of
-    Kafka's."""
+    """The cluster as administrators of groups see it: the nodes are the coordinators, and none leads any of Kafka's
+    partitions."""
 
     def __init__(self, node: Node, image: ClusterImage) -> None:
         super().__init__("", node, image)

@@ -165,7 +165,7 @@ class Intake:
         self._watch = self._loop.call_later(STALLED_S, self._check_progress)
 
     def _check_progress(self) -> None:
-        """If frames wait for room, give up those that have made no progress since the last look."""
+        """If frames wait for room, give up those that have made no progress since the last check."""
         self._watch = None
         for receiver, frame in list(self._receiving.items()):
             if receiver in self._waiting:

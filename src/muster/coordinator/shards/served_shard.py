@@ -55,7 +55,8 @@ class Shard(Protocol):
         """A producer's transaction ended in this slot."""
 
     def write_down(self, records: list[Any], batch: BatchBuilder, timestamp: int, shift: int) -> None:
-        """Add the records it decided to write to a batch, their times shifted by `shift` ms."""
+        """Add these records, which the shard has decided to write, to a batch, with their times shifted by `shift`
+        ms."""
 
     def loaded(self, now: int) -> Decision:
         """All records have been applied."""

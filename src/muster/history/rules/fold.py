@@ -137,7 +137,8 @@ class _Fold:
             self._detect_sink(first, end)
 
     def _detect_sink(self, first: int, end: int) -> None:
-        """The latest offset of a group without members says whether a sink marks in it what it has written."""
+        """The latest offset of a group without members shows whether a sink uses the group to mark what it has
+        written."""
         state = self.state
         without_members = state.kind is GroupKind.CLASSIC and not (state.current and state.current.members)
         live = np.flatnonzero(self.chunk.commits.offset[first:end] >= 0)
