@@ -57,7 +57,8 @@ def _returned_by_swap(holdings: Holdings, place: int) -> bool:
 
 
 def _is_least(holdings: Holdings) -> bool:
-    """A quick proof: no member that lost something holds a spare place, nor does a member with just one more than it.
+    """A quick proof: a member that lost something holds no spare place, and neither does any member with exactly one
+    place more than it.
 
     Then each member keeps all that its load has room for, and no swap of loads makes room for more.
     """

@@ -42,7 +42,7 @@ CHECK_AFTER_S = 1.0
 """The delay before the first check, and between checks that could not be finished."""
 
 _IDS_AT_A_TIME = 100
-"""Transactional ids of this broker that are described in one go: about a millisecond."""
+"""Transactional ids of this broker that are described in one step: about a millisecond."""
 
 Owned = dict[tuple[int, TopicPartition], int]
 """The producer ids and partitions of transactions, with the producers' epochs."""

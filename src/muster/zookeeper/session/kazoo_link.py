@@ -92,7 +92,7 @@ _ERRORS: tuple[tuple[type[Exception], type[ZooKeeperError]], ...] = (
     (kazoo_errors.SessionExpiredError, SessionExpiredError),
     (kazoo_errors.ConnectionLoss, ConnectionLossError),
     (kazoo_errors.OperationTimeoutError, ConnectionLossError),
-    # A request that came late on an old connection; the server closes that.
+    # The error of a request that arrived late on an old connection, which the server closes.
     (kazoo_errors.SessionMovedError, ConnectionLossError),
 )
 _logger = logging.getLogger("muster.zookeeper.kazoo")
