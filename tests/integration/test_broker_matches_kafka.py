@@ -85,7 +85,7 @@ BATCHES: dict[str, bytes] = {
 
 
 def test_a_produce_that_is_refused_without_acks_closes_the_connection(worlds: tuple[World, World]) -> None:
-    """It is of a transaction, and names no transactional id. An answer would be taken for that to the next request."""
+    """It is of a transaction, and names no transactional id. An answer would pass for the next request's."""
     for world in worlds:
         host, port = world.client.socket.getpeername()
         other = RawClient(f"{host}:{port}")

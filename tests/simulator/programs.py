@@ -387,7 +387,7 @@ class Claimer(Application):
         yield from self.wait_for(self.clock.now + milliseconds, lambda: False)
 
     def wait_for(self, until: int, predicate: Callable[[], bool]) -> Program:
-        """Wait for something, and take note of what happens meanwhile."""
+        """Wait for something, and record what happens meanwhile."""
         while not predicate() and self.clock.now < until:
             yield from self._take_events()
             yield Wait(until, lambda: predicate() or bool(self.core.events))

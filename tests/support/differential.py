@@ -133,7 +133,7 @@ class Script(Protocol):
         """The next request; a connection in `waiting` is busy. None: nothing this time."""
 
     def learn(self, ask: Ask, answers: Sequence[tuple[Side, Any]]) -> None:
-        """Take note of the two answers to a request, before they are compared."""
+        """Record the two answers to a request, before they are compared."""
 
     def end(self, sides: Sequence[Side]) -> None:
         """Remove what the requests have left behind."""

@@ -170,7 +170,7 @@ class Job:
         return True
 
     def has_ended(self, how: str) -> None:
-        """Wait until it has, and take note of how."""
+        """Wait until it has, and record how."""
         process = self._process
         assert process is not None
         code = process.wait(PATIENCE_S)

@@ -280,7 +280,7 @@ def _check_times(log: PartitionLog, rows: list[Row], written: Written) -> None:
 
 
 def _check_producer(log: PartitionLog, written: Written, offsets: set[int], clock: int) -> None:
-    """A batch that is gone is not taken for a duplicate, and one that is there is."""
+    """A batch that is gone is not treated as a duplicate, and one that is there is."""
     found = [header for header in read_headers(log) if header.producer_id == 7]
     last = {header.base_offset for header in found}
     for offset, sent in written.batches.items():

@@ -56,7 +56,7 @@ class OpenProduce:
 
 @dataclass
 class Outcome:
-    """What became of one record: its offset, or an error."""
+    """What happened to one record: its offset, or an error."""
 
     partition: TopicPartition
     offset: int = -1

@@ -180,7 +180,7 @@ async def test_records_come_from_a_real_kafka_and_offsets_go_to_the_coordinator(
 ) -> None:
     topic = f"read-beside-drafts-{uuid.uuid4().hex[:8]}"
     async with cluster(tmp_path / "data") as broker:
-        for bootstrap in broker.bootstrap, kafka_broker.bootstrap:  # both have an id 1: they must not be taken for one
+        for bootstrap in broker.bootstrap, kafka_broker.bootstrap:  # both have an id 1: they must be kept apart
             async with AsyncAdmin(bootstrap_servers=bootstrap) as admin:
                 await admin.create_topics([NewTopic(topic, 2)])
         async with AsyncProducer(bootstrap_servers=kafka_broker.bootstrap) as producer:

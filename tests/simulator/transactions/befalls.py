@@ -203,7 +203,7 @@ class Befalls:
         self.world.tell(f"{machine.name} stands still for {for_ms} ms")
         self.world.later(for_ms, self._thaw_client, machine)
         again = self.clients[machine]
-        if again is not None and self._rng.random() < 0.3:  # it is taken for dead
+        if again is not None and self._rng.random() < 0.3:  # it is presumed dead
             self.clients[machine] = None
             self.world.later(self._rng.randint(0, for_ms), again)
 

@@ -76,7 +76,7 @@ class Life:
         self.members: list[Member] = []
         self._versions: dict[str, bool] = {}
         """Whether processes of a transactional id are clients of `transaction.version` 2, where several run at once:
-        also in Kafka the abort of one that an older client has fenced may be taken for a repeat of that client's last
+        also in Kafka the abort of one that an older client has fenced may count as a repeat of that client's last
         abort, and is answered with its epoch, which both then have."""
         self._is_fed = False
         self._are_members_over = False

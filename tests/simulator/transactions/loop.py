@@ -53,7 +53,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         pass
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
-        """The work is done in one go in this thread, some time later."""
+        """The work is done in one step in this thread, some time later."""
         future = self.create_future()
         self.call_later(self._work_ms() / 1000, self._work, future, func, args)
         return future

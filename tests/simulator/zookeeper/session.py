@@ -105,7 +105,7 @@ class SimSession:
         self.name = name
         self.timeout_ms = timeout_ms
         self.session_id = 0
-        """That of the present session, 0 before it has begun."""
+        """That of the current session, 0 before it has begun."""
         self.life = 0
         """Counts the sessions. A plan belongs to the one in which it was begun."""
         self.is_connected = False
@@ -300,7 +300,7 @@ class SimSession:
             reply(None if life == self.life else zk.SessionExpiredError())
 
     def _suspend(self) -> None:
-        """The connection is gone: watches with it, and what became of the requests is unknown."""
+        """The connection is gone: watches with it, and what happened to the requests is unknown."""
         self.is_connected = False
         asked, self._asked = self._asked, {}
         watches, self._watches = self._watches, {}

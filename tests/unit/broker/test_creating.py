@@ -200,7 +200,7 @@ async def test_a_topic_with_many_partitions_and_groups_is_deleted_a_little_at_a_
 
 
 async def test_a_topic_made_anew_while_its_former_self_goes_is_left_alone(broker: Broker) -> None:
-    """A large topic is being deleted in slices when another request, in one go, makes one of that name."""
+    """A large topic is being deleted in slices when another request, in one step, makes one of that name."""
     broker.changes.create_topics([TopicToCreate("t", 30, {}), TopicToCreate("u", 30, {})])
     Asked(broker, commit("g", "t"), 8)
     deleting = broker.changes.deleting([topic for topic in broker.topics if not topic.internal])
@@ -248,7 +248,7 @@ async def test_an_answer_comes_though_the_topic_of_the_groups_cannot_be_made(bro
 
 
 async def test_the_topic_of_the_groups_is_made_again_before_the_rest_is_removed(broker: Broker) -> None:
-    """A group's next request makes it, in one go: it must not wait for thousands of other folders."""
+    """A group's next request makes it, in one step: it must not wait for thousands of other folders."""
     broker.groups.ensure()
     broker.changes.create_topic("t", 300, {})
     deleting = broker.changes.deleting(list(broker.topics))

@@ -30,7 +30,7 @@ class Loop:
 
 
 class Receiver:
-    """A connection that takes note of what it is told, and reads a frame as far as it may."""
+    """A connection that records what it is told, and reads a frame as far as it may."""
 
     def __init__(self, intake: Intake) -> None:
         self.intake = intake

@@ -84,4 +84,4 @@ def test_a_coordinator_that_is_found_but_not_reached_is_given_up_with_backoff():
     before = consumer.now
     while not consumer.sent(m.HeartbeatRequest):
         consumer.tick(10)
-    assert consumer.now - before <= 150  # a good answer in between has set the backoff back
+    assert consumer.now - before <= 150  # a successful response in between has set the backoff back

@@ -243,7 +243,7 @@ def test_an_answer_that_goes_backwards_is_damage_and_no_endless_loop() -> None:
 
 @pytest.mark.parametrize("broken", [0, 1])
 def test_a_damaged_message_of_before_kafka_0_11_is_told_as_damage(broken: int) -> None:
-    """What is before it is handed out; it is not taken for a message that no response holds."""
+    """What is before it is handed out; it is not mistaken for a message that no response holds."""
     one = "00000000 00 00 00000000 00000001 76"
     messages = [bytearray.fromhex(f"00000000000000{at:02x} 0000000f {one}") for at in (0, 1)]
     for message in messages:

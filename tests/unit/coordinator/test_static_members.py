@@ -1,4 +1,4 @@
-"""Static members (KIP-345): somebody who restarts is taken for the same, by its `group.instance.id`."""
+"""Static members (KIP-345): somebody who restarts is mistaken for the same, by its `group.instance.id`."""
 
 import pytest
 

@@ -83,7 +83,7 @@ def test_a_flipped_bit_is_an_error_at_its_message_and_never_another_record(magic
     good = written(magic, codec, [(7, b"k", b"value"), (8, None, b"another")])
     whole = read(good)[0]
     second = 12 + size_of(good)
-    # No CRC covers an offset. With another magic it is taken for a batch, which its reader refuses.
+    # No CRC covers an offset. With another magic it is mistaken for a batch, which its reader refuses.
     other = {16, *range(second, second + 8), second + 16}
     at = data.draw(st.integers(12, len(good) - 1).filter(lambda place: place not in other))
     bad = bytearray(good)

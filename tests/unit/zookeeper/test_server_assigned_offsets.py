@@ -123,4 +123,4 @@ def test_a_coordinator_that_refuses_again_and_again_is_looked_for_with_pauses() 
         solo.answer(m.FindCoordinatorRequest, m.FindCoordinatorResponse(node_id=5, host="c", port=9))
     solo.beat(E.NONE)
     solo.beat(E.NOT_COORDINATOR)
-    assert solo.asks(m.FindCoordinatorRequest), "a good answer was in between"
+    assert solo.asks(m.FindCoordinatorRequest), "a successful response was in between"

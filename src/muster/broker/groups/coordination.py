@@ -29,7 +29,7 @@ log = logging.getLogger("muster.broker")
 
 
 class StateTopic(NamedTuple):
-    """The topic in which coordinators keep their shards, of which a partition is a slot."""
+    """The topic in which coordinators keep their shards; each of its partitions is a slot."""
 
     topic: str
     partitions: str

@@ -29,7 +29,7 @@ def find_hanging(
     there instead of the leaders.
 
     Raises:
-        KafkaError: a coordinator does not say what it has: each open transaction may be one of its own.
+        KafkaError: a coordinator does not report its transactions: any open transaction may be one of them.
     """
     candidates: list[HangingTransaction] = []
     errors: dict[TopicPartition, KafkaError] = {}

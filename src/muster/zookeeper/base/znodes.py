@@ -142,7 +142,7 @@ class BrokerRegistration(NamedTuple):
     timestamp_ms: int
     """When it registered, since the epoch."""
     version: int = 5
-    """1 is of Kafka 0.8, 2 of 0.9, 3 and 4 of 0.10 and later, 5 of 2.7 and later."""
+    """Version 1 is from Kafka 0.8, 2 from 0.9, 3 and 4 from 0.10 and later, 5 from 2.7 and later."""
     rack: str | None = None
     jmx_port: int = -1
     draft_listener: Endpoint | None = None
