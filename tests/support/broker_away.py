@@ -15,7 +15,7 @@ from muster.protocol import messages as m
 from muster.protocol import transaction_messages as t
 from tests.support.scripted_server import Peer, ScriptedServer
 
-LIMIT_MS = 400
+LIMIT_MS = 10_000
 PLACES = [TopicPartition("t", 0), TopicPartition("t", 1)]
 
 

@@ -17,10 +17,12 @@ from muster.model import OffsetAndTimestamp
 from muster.protocol import messages as m
 from muster.protocol import transaction_messages as t
 from tests.support.broker_away import LIMIT_MS, PLACES, World, running
+from tests.support.skipped_time import skip_waits
 
 
 @pytest.fixture(params=["frozen", "down"])
-async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
+async def world(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    skip_waits(monkeypatch)
     async with running(request.param) as found:
         yield found
 
@@ -28,7 +30,7 @@ async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
 @contextlib.asynccontextmanager
 async def admin_of(world: World) -> AsyncIterator[AsyncAdmin]:
     async with (
-        asyncio.timeout(20),
+        asyncio.timeout(1_000),
         AsyncAdmin(bootstrap_servers=world.first.bootstrap, default_api_timeout_ms=LIMIT_MS) as admin,
     ):
         await admin.list_offsets({PLACES[0]: -1})  # now broker 1 has a connection, and answers what any broker may
