@@ -30,6 +30,8 @@ class World:
         self.is_any_open = True
         """Whether the partitions that broker 1 leads have an open transaction."""
         self.other_port = 0
+        self.limit_ms = LIMIT_MS
+        """How long the calls that are made wait for broker 2."""
         self.first = ScriptedServer(self._serve)
 
     def _metadata(self) -> m.MetadataResponse:
