@@ -28,6 +28,7 @@ HELPERS = (
     "UVARINT",
     "ZERO_UUID",
     "count_error",
+    "cut_string",
     "long_uvarint",
     "null_error",
     "packer",

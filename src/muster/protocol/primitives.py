@@ -133,6 +133,14 @@ def string_length(length: int) -> bytes:
     return uvarint(length)
 
 
+def cut_string(text: bytes) -> bytes:
+    """The text of an error, cut if it is too long to be sent: it may quote what a client has sent, which may be as long
+    as a string can be."""
+    if len(text) <= MOST_STRING_BYTES:
+        return text
+    return text[:MOST_STRING_BYTES].decode(errors="ignore").encode()
+
+
 def unusual_string(buffer: Buffer, position: int, first: int, name: str, nullable: bool) -> tuple[str | None, int]:
     """A compact string that has a length of more than one byte, or is null, and the position after it."""
     length = first

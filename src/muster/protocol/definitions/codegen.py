@@ -163,6 +163,8 @@ class Encoder(_Writer):
         data, size = self.fresh("b"), self.fresh("n")
         compact = self.compact(member)
         encoded = f"{value}.encode()" if kind == "string" else value
+        if member.name.endswith("error_message"):
+            encoded = f"cut_string({encoded})"
         plus = " + 1" if compact else ""
         if nullable:
             self.line(f"if {value} is None:")
