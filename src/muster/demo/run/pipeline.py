@@ -19,6 +19,7 @@ import argparse
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,10 @@ class Pipeline:
         started: StreamingQuery = (
             writer.option("checkpointLocation", self._checkpoint(name)).queryName(name).trigger(**self.trigger).start()
         )
+        # Each source has a Python process, which Spark gives ten seconds to start, whatever else starts meanwhile: on a
+        # busy machine the four of them would not all be in time if they began together.
+        while started.isActive and str(started.status["message"]).startswith("Initializing"):
+            time.sleep(0.02)
         return started
 
     def _checkpoint(self, query: str) -> str:
