@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,26 +30,36 @@ Place = tuple[int, int, bytes | None]
 
 
 class Listener(RebalanceListener):
-    """Notes what it is told."""
+    """Notes what it is told, and forgets what was not committed of partitions that go."""
 
-    def __init__(self, told: list[tuple[str, list[int]]]) -> None:
+    def __init__(self, told: list[tuple[str, list[int]]], uncommitted: dict[muster.TopicPartition, int]) -> None:
         self._told = told
+        self._uncommitted = uncommitted
 
     def _note(self, what: str, partitions: Any) -> None:
         self._told.append((what, sorted(each.partition for each in partitions)))
+
+    def _forget(self, partitions: Any) -> None:
+        for partition in partitions:
+            self._uncommitted.pop(partition, None)
 
     def on_partitions_assigned(self, partitions: Any) -> None:
         self._note("assigned", partitions)
 
     def on_partitions_revoked(self, partitions: Any) -> None:
         self._note("revoked", partitions)
+        self._forget(partitions)
 
     def on_partitions_lost(self, partitions: Any) -> None:
         self._note("lost", partitions)
+        self._forget(partitions)
 
 
 class Member:
-    """A consumer that commits each record after it has handled it."""
+    """A consumer that commits each record after it has handled it.
+
+    A commit that a rebalance interrupts is repeated after the next poll, if the partition stays: in a cooperative
+    rebalance its records are not read again."""
 
     def __init__(
         self, bootstrap: str, client_id: str, group: str = "billing", topic: str = "orders", **more: Any
@@ -57,6 +67,7 @@ class Member:
         self.handled: list[Place] = []
         self.told: list[tuple[str, list[int]]] = []
         self._ending = threading.Event()
+        self._uncommitted: dict[muster.TopicPartition, int] = {}
         settings: dict[str, Any] = {"bootstrap_servers": bootstrap, "group_id": group, "client_id": client_id}
         settings |= {"auto_offset_reset": "earliest", "enable_auto_commit": False, "heartbeat_interval_ms": 100}
         self._consumer = Consumer({**settings, **more})
@@ -66,15 +77,16 @@ class Member:
 
     def _work(self) -> None:
         with self._consumer as consumer:
-            consumer.subscribe([self._topic], listener=Listener(self.told))
+            consumer.subscribe([self._topic], listener=Listener(self.told, self._uncommitted))
             while not self._ending.is_set():
                 for partition, records in consumer.poll(50, max_records=1).items():
                     for record in records:
                         self.handled.append((record.partition, record.offset, record.value))
-                        try:
-                            consumer.commit({partition: record.offset + 1})
-                        except CommitFailedError:
-                            continue
+                        self._uncommitted[partition] = record.offset + 1
+                if self._uncommitted:
+                    with suppress(CommitFailedError):
+                        consumer.commit(self._uncommitted)
+                        self._uncommitted.clear()
 
     def close(self) -> None:
         self._ending.set()
