@@ -85,7 +85,7 @@ def sample() -> DemoReport:
             "wall time": Figure("88.0 s"),
             "records handled out of order": Figure(0, True, "within one ownership of one partition"),
             "delay by carrier": Figure("16 carriers", True, "equal to the truth computed from the file"),
-            "windows in the table": Figure(1_104, True, "each right"),
+            "windows in the table": Figure(1_104, True, "each correct"),
         },
         headline=("events produced", "distinct events handled", "duplicates", "lost", "rebalances", "wall time"),
         members=MEMBERS,

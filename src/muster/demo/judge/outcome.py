@@ -107,7 +107,7 @@ def figures(run: DemoRun, outcome: Outcome) -> dict[str, Figure]:
         "flights sent": Figure(
             run.sent, not outcome.sent.wrong, _said(outcome.sent, "each once in the topic, in order")
         ),
-        "windows in the table": Figure(outcome.table.right, _ok(outcome.table), _said(outcome.table, "each right")),
+        "windows in the table": Figure(outcome.table.right, _ok(outcome.table), _said(outcome.table, "each correct")),
         "windows in the compacted topic": Figure(
             outcome.topic.right, _ok(outcome.topic), _said(outcome.topic, "each correct, read by Python")
         ),
