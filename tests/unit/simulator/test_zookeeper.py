@@ -182,6 +182,31 @@ def test_an_own_ephemeral_znode_is_recognised_after_a_connection_loss(seed):
         zookeeper.carry_out(other, zk.create_ephemeral("/mine", b"data"))
 
 
+def test_the_next_owners_ephemeral_znode_outlives_a_deletion_whose_answer_was_lost():
+    """The deletion is done, its answer is lost, another session creates the znode, and the deletion is tried again: by
+    a server that may not have heard of any of this."""
+    lost = 0
+    for seed in range(150):
+        zookeeper = ensemble(seed, servers=3, lag_ms=60)
+        session, other = zookeeper.connect("session"), zookeeper.connect("other")
+        zookeeper.settle()
+        zookeeper.carry_out(session, zk.create_ephemeral("/mine", None))
+        deleted = session.run(zk.delete_ephemeral("/mine"))
+        zookeeper.clock.advance(Random(seed).randrange(8))
+        zookeeper.reset(session)
+        lost += zookeeper.tree.find("/mine") is None
+        created = other.run(zk.create_ephemeral("/mine", None))
+        zookeeper.clock.advance(5_000)
+        assert deleted.result is None
+        node = zookeeper.tree.find("/mine")
+        if isinstance(created.error, zk.NodeExistsError):
+            assert node is None, "it was there when the other came, and has been deleted since"
+        else:
+            assert node is not None
+            assert node.owner == other.session_id
+    assert 20 < lost < 130
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_a_path_is_made_whatever_becomes_of_the_connection(seed):
     zookeeper = ensemble(seed, servers=2, lag_ms=5)

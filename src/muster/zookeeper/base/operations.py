@@ -397,14 +397,38 @@ def create_ephemeral(path: str, data: bytes | None) -> Plan[None]:
             return
 
 
-def _owner_of(path: str) -> Plan[int | None]:
+def delete_ephemeral(path: str) -> Plan[None]:
+    """Delete an ephemeral znode of this session, if it still exists. Retried after a connection loss.
+
+    After a connection loss it is unknown whether the znode was deleted. If it was, another session may have created
+    its own since then, which must stay. So the znode's owner is read before the next try; after a sync, because the
+    server that this session has moved to may not have heard of the deletion, and would return the former owner.
+    """
     while True:
         try:
-            stat = yield from ask(Exists(path))
+            yield from ask(Delete(path))
+            return
+        except NoNodeError:
+            return
         except ConnectionLossError:
             yield from ask(Reconnected())
-        else:
-            return None if stat is None else stat.ephemeral_owner
+        yield from retried(Sync(path))
+        if (yield from _owner_of(path)) != (yield from ask(SessionId())):
+            return
+
+
+def retried(what: Ask[A]) -> Plan[A]:
+    """Read something; retried after a connection loss."""
+    while True:
+        try:
+            return (yield from ask(what))
+        except ConnectionLossError:
+            yield from ask(Reconnected())
+
+
+def _owner_of(path: str) -> Plan[int | None]:
+    stat = yield from retried(Exists(path))
+    return None if stat is None else stat.ephemeral_owner
 
 
 class ZnodeChange(Enum):

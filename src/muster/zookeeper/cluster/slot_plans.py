@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 from muster.coordinator.shards.store import FencedError
 from muster.zookeeper.base.operations import (
-    Ask,
     BadVersionError,
     Check,
     ConnectionLossError,
@@ -26,26 +25,16 @@ from muster.zookeeper.base.operations import (
     Write,
     ask,
     ensure_path,
+    retried,
 )
 from muster.zookeeper.base.znodes import slot_epoch_path
 from muster.zookeeper.cluster.group_znodes import groups_path
-
-A = TypeVar("A")
 
 LOST_ANSWERS = 4
 """A large multi is given up when its answer was lost this many times in a row, and was not carried out."""
 
 LARGE_BYTES = 32 * 1024
 """A size that every ZooKeeper accepts: smaller requests are retried until they are answered."""
-
-
-def retried(what: Ask[A]) -> Plan[A]:
-    """Read something; retried after a connection loss."""
-    while True:
-        try:
-            return (yield from ask(what))
-        except ConnectionLossError:
-            yield from ask(Reconnected())
 
 
 def names_of_groups(slot: int, epoch: int) -> Plan[list[str]]:

@@ -9,7 +9,6 @@ from muster.zookeeper.base.operations import (
     Ask,
     ConnectionLossError,
     Create,
-    Delete,
     GetChildren,
     GetData,
     NodeExistsError,
@@ -20,6 +19,7 @@ from muster.zookeeper.base.operations import (
     SessionExpiredError,
     ask,
     create_ephemeral,
+    delete_ephemeral,
 )
 
 A = TypeVar("A")
@@ -39,8 +39,8 @@ class SessionPlans:
     def _zk(self, operation: Operation[A]) -> Plan[A]:
         """Ask ZooKeeper, and retry when the connection is lost.
 
-        So an operation may be carried out twice. All operations here tolerate that: an ephemeral that exists is
-        checked, a znode that is gone need not be deleted, an offset is written whole.
+        So an operation may be carried out twice. All operations here tolerate that: reads, the creation of persistent
+        znodes, and offsets, which are written whole.
         """
         while True:
             try:
@@ -75,9 +75,11 @@ class SessionPlans:
             return GONE
         return data
 
-    def _delete(self, path: str) -> Plan[None]:
-        with suppress(NoNodeError):
-            yield from self._zk(Delete(path))
+    def _delete_own(self, path: str) -> Plan[None]:
+        """Delete an ephemeral znode of this session, if it still exists."""
+        self._check_session()
+        yield from delete_ephemeral(path)
+        self._check_session()
 
     def _create_own(self, path: str, data: bytes) -> Plan[bool]:
         """Create an ephemeral znode and its parents; False if another session has created it."""

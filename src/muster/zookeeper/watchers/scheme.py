@@ -26,6 +26,8 @@ Differences from 0.8.2.2, and why:
 - Claims of an attempt that ended with an error are deleted. In 0.8.2.2 they stay until the session ends, and block
   others.
 - Whether an owner znode or an id belongs to a member depends on the session that created it, not on its text.
+- When the answer to the deletion of an owner znode is lost, the znode's owner is read before it is deleted again. In
+  0.8.2.2 the second deletion may hit the znode of the partition's next owner, which then reads without one.
 - Its own id is written again if another program has deleted it. In 0.8.2.2 the member never rebalances again.
 - A deleted topic starts a rebalance.
 - A member whose attempts have all failed starts again when its user polls again (`try_again`) or ZooKeeper is connected
@@ -394,7 +396,7 @@ class WatcherMember(SessionPlans):
         self.owned.clear()
         self._check_session()
         for partition in sorted(self._claims):
-            yield from self._delete(self._paths.owner(*partition))
+            yield from self._delete_own(self._paths.owner(*partition))
             self._claims.discard(partition)
 
     def _claim(self, mine: Assignment) -> Plan[bool]:
