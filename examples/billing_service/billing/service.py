@@ -102,7 +102,7 @@ class Billing:
                     raise
 
     def _invoice(self, order: Order) -> Message:
-        """The invoice for an order. A redelivered order gets the same one: the first may never have been written."""
+        """The invoice for an order. A redelivered order gets the same one, as the first may not have been written."""
         value = json.dumps({"order": order.id, "customer": order.customer, "cents": order.cents}).encode()
         return Message(self._settings.invoices, order.id.encode(), value, [])
 

@@ -184,8 +184,8 @@ class ConnectionCore:
 
     def resume(self) -> bool:
         """Handle the waiting frames that may be handled now. Called in the turn of the loop after
-        `wake`, when the answers in `out` have been written. Not needed while the connection reads and nothing is
-        pending. Returns whether it handled something."""
+        `wake`, once the answers in `out` are written. A connection that reads, with no frame pending, needs no such
+        call. Returns whether it handled something."""
         rest = self._held_up & _BY_REST
         self._held_up &= ~_BY_REST
         if self.stalled():

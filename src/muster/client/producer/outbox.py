@@ -291,7 +291,7 @@ class Outbox:
             self.engine.take(record, since)
         with self._lock:
             self._moving_bytes = 0
-            if records:  # otherwise there is no new room, and each caller would only check again
+            if records:  # without new room, the callers that wait for it would wake up in vain
                 self._wake_waiters()
 
     def _on_reported(self) -> None:

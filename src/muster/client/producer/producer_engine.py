@@ -76,8 +76,7 @@ class ProducerEngine(ProducerLoop):
         self._watching: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._failed: list[tuple[_Future, MusterError]] = []
-        """Failures that the caller has not seen, as far as is known: there is no callback, and the future was not
-        read."""
+        """Failures that the caller has probably not seen: the record has no callback, and its future was not read."""
         self._failed_besides = 0
         self._giving_up = False
 

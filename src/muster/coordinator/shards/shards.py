@@ -311,7 +311,7 @@ class Shards(Generic[S]):
             self._leave(slot)
 
     def _serve(self, slot: int) -> ServedShard[S] | ErrorCode:
-        """The shard of a slot, loading it if needed, or why there is none now."""
+        """The shard of a slot, loaded if necessary, or the reason why it is not available now."""
         served = self._served.get(slot)
         if served is not None:
             return served

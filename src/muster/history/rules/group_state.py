@@ -95,7 +95,7 @@ def ended(state: ReplayedState, generation: Generation, at: Place, at_ms: int, r
 def before_tombstone(
     state: ReplayedState, after: Generation, at_ms: int, other: GroupKind
 ) -> tuple[Generation | None, str]:
-    """The generation before a tombstone if the group was converted in the same batch; otherwise why there is none."""
+    """The generation before a tombstone if the group was converted in the same batch; otherwise None and the reason."""
     former, state.former = state.former, None
     if former is None:
         return None, ""

@@ -21,8 +21,12 @@ def signed(zigzag: int) -> int:
 
 
 def read_varint(data: Buffer, position: int) -> tuple[int, int]:
-    """A number and the position after it. IndexError at the end of `data`, CorruptRecordError if there is no valid
-    one."""
+    """A number and the position after it.
+
+    Raises:
+        IndexError: `data` ends before the number does.
+        CorruptRecordError: the bytes are not a valid number.
+    """
     byte = data[position]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), position + 1

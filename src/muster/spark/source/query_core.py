@@ -5,7 +5,7 @@ It is polled like any core: `poll(now)` when something has arrived or `next_dead
 
 - handles group events: a gain is noted; a loss ends ownership immediately; a revocation starts a drain, and is answered
   when the drain has ended (rule 4), while heartbeats continue;
-- looks up the committed offsets of gained partitions, and applies the reset policy if there are none;
+- looks up the committed offsets of gained partitions, and applies the reset policy to those without one;
 - commits finished claims, fenced by the ownership under which they were claimed. A commit that fails in a
   rebalance is retried after it if the partition's epoch is still the same;
 - looks up the start and end offsets of the owned partitions' logs when Spark has asked for them (`bounds.py`);

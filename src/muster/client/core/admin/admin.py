@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from muster.client.core.checks import MAX_INT, check_number, check_text
 from muster.client.core.offset_requests import Answer, fetch_answers, group_answers
@@ -29,6 +29,8 @@ from muster.protocol.subscription import decode_assignment, decode_subscription
 if TYPE_CHECKING:
     from muster.protocol.group_messages import Assignment
     from muster.protocol.group_messages import DescribedGroup as ConsumerGroup
+
+V = TypeVar("V")
 
 _MAX_SHORT = 2**15 - 1
 _WITH_DEFAULTS = 4
@@ -323,12 +325,21 @@ def all_groups(by_broker: Mapping[int, list[GroupListing] | KafkaError]) -> list
     Raises:
         KafkaError: that of a broker that has not listed its groups.
     """
-    found: dict[str, GroupListing] = {}
+    return merged(by_broker, lambda group: group.group_id)
+
+
+def merged(by_broker: Mapping[int, list[V] | KafkaError], id_of: Callable[[V], str]) -> list[V]:
+    """What all brokers have listed, sorted by id. While coordinators move, two may list the same id: one is kept.
+
+    Raises:
+        KafkaError: that of a broker that has not listed anything.
+    """
+    found: dict[str, V] = {}
     for listed in by_broker.values():
         if isinstance(listed, KafkaError):
             raise listed
-        found |= {group.group_id: group for group in listed}
-    return [found[group_id] for group_id in sorted(found)]
+        found |= {id_of(each): each for each in listed}
+    return [found[each] for each in sorted(found)]
 
 
 def leaders(answer: MetadataResponse, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | KafkaError]:

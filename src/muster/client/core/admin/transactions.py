@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from muster.client.core.admin.admin import failure
+from muster.client.core.admin.admin import failure, merged
 from muster.client.core.admin.partitions import ProducerState
 from muster.client.core.checks import MAX_INT, MAX_OFFSET, check_number, check_partition, check_text
 from muster.errors import ErrorCode, IllegalArgumentError, KafkaError, UnsupportedVersionError
@@ -117,12 +117,7 @@ def all_listed(by_broker: Mapping[int, list[TransactionListing] | KafkaError]) -
     Raises:
         KafkaError: that of a broker that has not listed its ids.
     """
-    found: dict[str, TransactionListing] = {}
-    for listed in by_broker.values():
-        if isinstance(listed, KafkaError):
-            raise listed
-        found |= {each.transactional_id: each for each in listed}
-    return [found[transactional_id] for transactional_id in sorted(found)]
+    return merged(by_broker, lambda each: each.transactional_id)
 
 
 def check_transactional_ids(ids: Iterable[str]) -> list[str]:
