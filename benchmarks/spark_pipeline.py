@@ -39,7 +39,7 @@ from pyspark.sql import functions as f
 
 from benchmarks import report
 from benchmarks.spark_source import CORES, QUIET, TUNED, clocked, connector_jars
-from muster.demo.data.events import FLIGHTS_STREAM, Event, events
+from muster.demo.data.events import FLIGHTS_STREAM, StreamEvent, events
 from muster.demo.data.flights import FLIGHTS
 from muster.demo.data.names import KEYS, DemoNames
 from muster.demo.run.cluster_access import ClusterAccess
@@ -159,7 +159,7 @@ def _topics(access: ClusterAccess) -> DemoNames:
     return names
 
 
-def _send(access: ClusterAccess, names: DemoNames, sent: Iterable[Event], rate: int = 0) -> None:
+def _send(access: ClusterAccess, names: DemoNames, sent: Iterable[StreamEvent], rate: int = 0) -> None:
     """Write records, at a rate of this many a second or as fast as possible."""
     producer = Producer({"bootstrap.servers": access.bootstrap, "linger.ms": 5})
     began = time.monotonic()
@@ -201,7 +201,7 @@ def latency(
     access: ClusterAccess,
     kind: str,
     folder: Path,
-    sent: Sequence[Event],
+    sent: Sequence[StreamEvent],
     arguments: argparse.Namespace,
 ) -> dict[str, float]:
     """Run the queries while flights come, and compare the timestamps of flights and letters, in milliseconds."""

@@ -13,7 +13,7 @@ import re
 from muster.protocol import messages
 from muster.protocol.definitions import schema
 from muster.protocol.definitions.class_source import PY_TYPES, annotation
-from muster.protocol.definitions.codegen import Decoder, Encoder
+from muster.protocol.definitions.codegen import DecoderWriter, EncoderWriter
 from muster.protocol.definitions.schema import Field
 from muster.protocol.primitives import Struct
 
@@ -69,10 +69,10 @@ def lost(message: str, version: int, field: str) -> UnsupportedVersionError:
 '''
 
 
-class TypedDecoder(Decoder):
+class TypedDecoder(DecoderWriter):
     """A decoder that notes the types of its locals."""
 
-    def __init__(self, message: schema.Message, version: int) -> None:
+    def __init__(self, message: schema.MessageDefinition, version: int) -> None:
         super().__init__(message, version, sliced=False, of_bytes=True)
         self.types: dict[str, str] = {}
 
@@ -110,7 +110,7 @@ def module_source() -> str:
     functions: list[str] = []
     table: list[str] = []
     for name, version in chosen():
-        encoder, decoder = Encoder(schema.message(name), version), TypedDecoder(schema.message(name), version)
+        encoder, decoder = EncoderWriter(schema.message(name), version), TypedDecoder(schema.message(name), version)
         functions += [_typed_encoder(encoder), _typed_decoder(decoder)]
         packers |= encoder.packers | decoder.packers
         table.append(f"    ({name}, {version}): (encode_{name}_{version}, decode_{name}_{version}),")
@@ -134,7 +134,7 @@ def chosen() -> list[tuple[str, int]]:
     ]
 
 
-def _typed_encoder(encoder: Encoder) -> str:
+def _typed_encoder(encoder: EncoderWriter) -> str:
     name = encoder.message.name
     head = f"def encode_{name}_{encoder.version}(m: {name}, w: Callable[[Any], Any], left: int = UNLIMITED) -> None:"
     source = re.sub(r"^def encode\(.*\):", head, encoder.source())

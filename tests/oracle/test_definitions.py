@@ -16,7 +16,7 @@ from muster.protocol.definitions.admin_definitions import ADMIN_MESSAGES
 from muster.protocol.definitions.client_definitions import MESSAGES
 from muster.protocol.definitions.group_definitions import GROUP_MESSAGES
 from muster.protocol.definitions.sasl_definitions import SASL_MESSAGES
-from muster.protocol.definitions.schema import Field, Struct, Versions
+from muster.protocol.definitions.schema import Field, StructDefinition, Versions
 from muster.protocol.definitions.transaction_definitions import TRANSACTION_MESSAGES
 from muster.protocol.record_kinds import RecordKind
 from tests.support.peers import kafka_jar
@@ -64,7 +64,9 @@ def _theirs(field: dict[str, Any]) -> Field:
     )
 
 
-def _compare(ours: Struct, fields: list[dict[str, Any]], common: dict[str, list[dict[str, Any]]], oldest: int) -> None:
+def _compare(
+    ours: StructDefinition, fields: list[dict[str, Any]], common: dict[str, list[dict[str, Any]]], oldest: int
+) -> None:
     """Fields of versions that Kafka has dropped are ours alone, and so are those with a tag of ours."""
     known = [m for m in ours.fields if m.versions.last >= oldest and (m.tag or 0) < OWN_TAGS]
     assert [member.name for member in known] == [_snake(field["name"]) for field in fields], ours.name

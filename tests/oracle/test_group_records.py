@@ -25,7 +25,7 @@ from muster.errors import ProtocolError
 from muster.protocol import codec, group_messages, messages
 from muster.protocol.definitions import schema
 from muster.protocol.definitions.class_source import absent_source
-from muster.protocol.definitions.schema import Field, Struct
+from muster.protocol.definitions.schema import Field, StructDefinition
 from muster.protocol.group_records import UnknownRecord, decode_record
 from muster.protocol.primitives import Message
 from muster.protocol.record_kinds import CLASSES, RecordKind
@@ -92,7 +92,7 @@ def _camel(name: str) -> str:
     return re.sub(r"_(\w)", lambda found: found[1].upper(), name)
 
 
-def _module(struct: Struct) -> ModuleType:
+def _module(struct: StructDefinition) -> ModuleType:
     return (
         messages
         if hasattr(messages, struct.name) and struct.name.startswith(("Off", "Group", "Mem"))
@@ -100,7 +100,7 @@ def _module(struct: Struct) -> ModuleType:
     )
 
 
-def _made(struct: Struct, node: dict[str, Any]) -> Any:
+def _made(struct: StructDefinition, node: dict[str, Any]) -> Any:
     module = _module(struct)
     absent = vars(module) | {"EMPTY": [], "ZERO_UUID": bytes(16)}
     fields = {}

@@ -11,7 +11,7 @@ import pytest
 from muster.assignors import MemberAssignment
 from muster.client.core.consume import fetcher
 from muster.client.core.group.assignment import Assignors
-from muster.client.core.group.commits import Commits
+from muster.client.core.group.commits import OffsetCommitter
 from muster.client.core.group.membership import Membership
 from muster.client.core.subscription_state import PartitionState, SubscriptionState
 from muster.coordinator.groups import classic
@@ -182,14 +182,14 @@ def test_a_client_that_takes_records_of_an_earlier_ownership(monkeypatch):
 
 
 def test_a_client_that_begins_at_an_older_offset(monkeypatch):
-    real = Commits._on_positions
+    real = OffsetCommitter._on_positions
 
-    def behind(commits: Commits, fetch: Any, result: Any, now: int) -> None:
+    def behind(commits: OffsetCommitter, fetch: Any, result: Any, now: int) -> None:
         if isinstance(result, dict):
             result = {p: None if o is None else o._replace(offset=o.offset // 2) for p, o in result.items()}
         real(commits, fetch, result, now)
 
-    monkeypatch.setattr(Commits, "_on_positions", behind)
+    monkeypatch.setattr(OffsetCommitter, "_on_positions", behind)
     assert_caught(r"was committed before it got it|back from")
 
 

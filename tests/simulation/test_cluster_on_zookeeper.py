@@ -12,9 +12,9 @@ from muster.zookeeper.base.znodes import (
     BROKER_TOPICS,
     CONTROLLER,
     CONTROLLER_EPOCH,
+    BrokerEndpoint,
     BrokerRegistration,
     Controller,
-    Endpoint,
     TopicRegistration,
     partition_state_path,
     read_controller,
@@ -42,7 +42,7 @@ class SimBroker:
 
     @property
     def registration(self):
-        return BrokerRegistration(self.broker_id, (Endpoint("PLAINTEXT", "localhost", 9000 + self.broker_id),), 0)
+        return BrokerRegistration(self.broker_id, (BrokerEndpoint("PLAINTEXT", "localhost", 9000 + self.broker_id),), 0)
 
     def on_event(self, event):
         if not self.is_dead and self.member.on_event(event):

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from muster.client.core.group.commits import Commits
+from muster.client.core.group.commits import OffsetCommitter
 from muster.client.core.subscription_state import SubscriptionState
 from muster.coordinator.groups import classic, classic_group, classic_join, shard
 from muster.coordinator.groups.classic_group import ClassicGroup
@@ -110,14 +110,14 @@ def test_a_position_that_was_looked_up_undoes_a_seek(monkeypatch):
 
 
 def test_a_commit_goes_through_though_its_partition_was_lost_meanwhile(monkeypatch):
-    real = Commits.commit
+    real = OffsetCommitter.commit
 
-    def unfenced(commits: Commits, *arguments: Any, fence: Any = None, **more: Any) -> None:
+    def unfenced(commits: OffsetCommitter, *arguments: Any, fence: Any = None, **more: Any) -> None:
         owned = commits._membership.ownership
         renewed = None if fence is None else {p: owned.get(p, since) for p, since in fence.items()}
         real(commits, *arguments, fence=renewed, **more)
 
-    monkeypatch.setattr(Commits, "commit", unfenced)
+    monkeypatch.setattr(OffsetCommitter, "commit", unfenced)
     assert_caught(
         "some of which it had lost|moved the offset|though", fetch=False, static=True, session_timeout_ms=6_000
     )

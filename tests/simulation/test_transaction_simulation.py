@@ -144,7 +144,7 @@ def test_an_index_without_some_of_its_entries(monkeypatch):
 def test_a_coordinator_that_takes_an_older_epoch(monkeypatch):
     real = rules.check_producer
 
-    def trusting(found: Transaction | None, producer: rules.Producer) -> ErrorCode:
+    def trusting(found: Transaction | None, producer: rules.ProducerIdentity) -> ErrorCode:
         error = real(found, producer)
         return ErrorCode.NONE if error is ErrorCode.PRODUCER_FENCED else error
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from muster.model import TopicPartition
 from muster.zookeeper.base import znodes
 from muster.zookeeper.base.operations import Ask, Create, NodeExistsError, SessionEvent, SetData, Watched
-from muster.zookeeper.watchers.asks import GiveUp, Level, Notify, Pause, StartFetching, StopFetching, TimeOfDay
+from muster.zookeeper.watchers.asks import GiveUp, Level, NotifyUser, Pause, StartFetching, StopFetching, TimeOfDay
 from muster.zookeeper.watchers.scheme import WatcherMember
 from muster.zookeeper.watchers.settings import WatcherSettings
 from muster.zookeeper.watchers.states import WatcherState
@@ -96,7 +96,7 @@ class SimWatcher:
     ) -> None:
         self.name = settings.consumer_id
         self.member = WatcherMember(settings, subscription)
-        self.notices: list[Notify] = []
+        self.notices: list[NotifyUser] = []
         self.told_of: list[GiveUp] = []
         """What its user was told of partitions that go."""
         self.brokers: list[znodes.BrokerRegistration] = []
@@ -227,7 +227,7 @@ class SimWatcher:
                 self._later(what.milliseconds, reply, None)
             case TimeOfDay():
                 self._later(0, reply, self._clock.now)
-            case Notify():
+            case NotifyUser():
                 self._tell(what)
                 self._later(0, reply, None)
             case _:
@@ -240,7 +240,7 @@ class SimWatcher:
         for partition in self._positions:
             self._topics.starts(self.name, partition)
 
-    def _tell(self, what: Notify) -> None:
+    def _tell(self, what: NotifyUser) -> None:
         self.notices.append(what)
         if what.error is not None:  # the user's next poll
             self._later(1_000, self._come_back)
@@ -255,7 +255,7 @@ def write_topics(zookeeper: SimZooKeeper, session: SimSession, topics: Mapping[s
     for path in (znodes.CONSUMERS, znodes.BROKERS, znodes.BROKER_IDS, znodes.BROKER_TOPICS):
         _create(zookeeper, session, path, None)
     for number in range(brokers):
-        endpoints = (znodes.Endpoint("PLAINTEXT", "127.0.0.1", 9092 + number),)
+        endpoints = (znodes.BrokerEndpoint("PLAINTEXT", "127.0.0.1", 9092 + number),)
         data = znodes.BrokerRegistration(number, endpoints, 0, 1).encode()
         _create(zookeeper, session, znodes.broker_path(number), data)
     for topic, partitions in topics.items():

@@ -7,9 +7,9 @@ from random import Random
 from muster.zookeeper.base.image import ClusterImage
 from muster.zookeeper.base.operations import ensure_path
 from muster.zookeeper.base.znodes import (
+    BrokerEndpoint,
     BrokerRegistration,
-    Endpoint,
-    PartitionState,
+    LeaderAndIsr,
     partition_state_path,
     read_partition_state,
 )
@@ -19,7 +19,7 @@ from tests.simulator.zookeeper import SimZooKeeper
 
 
 def state(leader, epoch=0, isr=None, controller=1):
-    return PartitionState(leader, epoch, [leader] if isr is None else isr, controller)
+    return LeaderAndIsr(leader, epoch, [leader] if isr is None else isr, controller)
 
 
 class World:
@@ -62,4 +62,4 @@ def made_world():
 
 
 def registration(broker_id):
-    return BrokerRegistration(broker_id, (Endpoint("PLAINTEXT", "localhost", 9000 + broker_id),), 0)
+    return BrokerRegistration(broker_id, (BrokerEndpoint("PLAINTEXT", "localhost", 9000 + broker_id),), 0)

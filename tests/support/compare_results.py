@@ -7,7 +7,7 @@ from muster.compare.rules.counters import ZooKeeperCounters
 from muster.compare.rules.formulas import Scheme
 from muster.compare.rules.recorder import Double, Hold, Period
 from muster.compare.rules.results import SENT_AGAIN, Results, SchemeRun, StepResult, Work
-from muster.compare.rules.workload import CHANGES, LOSSES, Kind, script
+from muster.compare.rules.workload import CHANGES, LOSSES, StepKind, script
 
 PARTITIONS = 4
 STEP_MS = 3_000
@@ -19,11 +19,11 @@ def run(scheme: Scheme, size: int = 3, *, brokers: int = 3) -> SchemeRun:
     members = 0
     for number, step in enumerate(script(size)):
         start = number * STEP_MS
-        members += (step.kind is Kind.JOIN) - (step.kind in LOSSES and step.kind is not Kind.FREEZE)
+        members += (step.kind is StepKind.JOIN) - (step.kind in LOSSES and step.kind is not StepKind.FREEZE)
         done = StepResult(step.kind, step.member, members, start, start + 700, start + STEP_MS)
         if step.kind in CHANGES:
             _cost(done, scheme, brokers)
-        if step.kind is Kind.FREEZE:
+        if step.kind is StepKind.FREEZE:
             done.stale_commits, done.after_waking = {"refused": 1}, 40
             if scheme is Scheme.WATCHERS:
                 done.stale_commits[SENT_AGAIN] = 1
@@ -37,7 +37,7 @@ def run(scheme: Scheme, size: int = 3, *, brokers: int = 3) -> SchemeRun:
 def _cost(step: StepResult, scheme: Scheme, brokers: int) -> None:
     step.work = Work(step.size, step.size, 0, {} if scheme.watches else {"JoinGroup": step.size, "Heartbeat": 7})
     if scheme is Scheme.WATCHERS:
-        reads = formulas.reads_of_change(step.size, PARTITIONS, brokers) + (step.kind is Kind.JOIN)
+        reads = formulas.reads_of_change(step.size, PARTITIONS, brokers) + (step.kind is StepKind.JOIN)
         writes = formulas.writes_of_change(PARTITIONS)
         step.counted = ZooKeeperCounters(reads, writes, step.size - 1, reads + writes + 20)
     elif scheme is Scheme.SERVER:
@@ -58,9 +58,9 @@ def differing() -> SchemeRun:
     """Members on servers of ZooKeeper of which one learns late and lags."""
     made = run(Scheme.WATCHERS)
     made.steps = made.steps[:2]
-    made.steps.append(StepResult(Kind.LATE, "m3", 3, 4_000, 5_000, 5_500, work=Work(3, 6)))
-    made.steps.append(StepResult(Kind.BROKER, "", 3, 5_500, 5_800, 6_000, work=Work(6, 6)))
-    made.steps.append(StepResult(Kind.LAG, "m2", 3, 6_000, 9_000, 12_000, twice=77, doubled=1, doubled_ms=2_500))
+    made.steps.append(StepResult(StepKind.LATE, "m3", 3, 4_000, 5_000, 5_500, work=Work(3, 6)))
+    made.steps.append(StepResult(StepKind.BROKER, "", 3, 5_500, 5_800, 6_000, work=Work(6, 6)))
+    made.steps.append(StepResult(StepKind.LAG, "m2", 3, 6_000, 9_000, 12_000, twice=77, doubled=1, doubled_ms=2_500))
     made.holds = [Hold(0, "m1", 500, 12_000), Hold(0, "m2", 3_000, 9_000)]
     made.doubles, made.naps = [Double(0, ("m1", "m2"), 3_000, 9_000)], {}
     return made

@@ -15,7 +15,7 @@ from muster.coordinator.groups.classic_group import ClassicGroup
 from muster.coordinator.groups.config import GroupConfig
 from muster.coordinator.groups.effects import Effects, GroupEvent, Origin
 from muster.coordinator.groups.group import GroupState, size_of
-from muster.coordinator.groups.kinds import Group
+from muster.coordinator.groups.kinds import AnyGroup
 from muster.coordinator.groups.shard import GroupShard
 from muster.errors import ErrorCode
 from muster.protocol.admin_messages import OffsetDeleteRequest, OffsetDeleteRequestPartition, OffsetDeleteRequestTopic
@@ -66,7 +66,7 @@ class FakeTopics:
         return next((name for name in self.partitions if self.topic_id(name) == topic_id), None)
 
 
-def classic(group: Group) -> ClassicGroup:
+def classic(group: AnyGroup) -> ClassicGroup:
     """The group, which is of the classic protocol."""
     assert isinstance(group, ClassicGroup)
     return group

@@ -16,7 +16,7 @@ from muster.protocol import (
     transaction_messages,
 )
 from muster.protocol.definitions import schema
-from muster.protocol.definitions.schema import Field, Struct
+from muster.protocol.definitions.schema import Field, StructDefinition
 
 _BOUNDS = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}
 
@@ -31,7 +31,7 @@ def message(name: str, version: int, *, modest: bool = False) -> st.SearchStrate
     return _struct(module, schema.message(name), version, modest)
 
 
-def _struct(module: ModuleType, struct: Struct, version: int, modest: bool) -> st.SearchStrategy[Any]:
+def _struct(module: ModuleType, struct: StructDefinition, version: int, modest: bool) -> st.SearchStrategy[Any]:
     fields = {m.name: _field(module, m, version, modest) for m in struct.fields if version in m.versions}
     return st.builds(getattr(module, struct.name), **fields)
 

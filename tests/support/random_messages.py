@@ -14,7 +14,7 @@ from typing import Any
 from muster.protocol import codec
 from muster.protocol.api import ADVERTISED, REQUESTS, ApiKey, request_header_version
 from muster.protocol.definitions import schema
-from muster.protocol.definitions.schema import Field, Struct
+from muster.protocol.definitions.schema import Field, StructDefinition
 from muster.protocol.messages import RequestHeader
 from tests.support.written import build_batch
 
@@ -65,7 +65,7 @@ class RandomRequests:
                     data[at:at] = data[at : at + 50] * rng.choice((1, 3, 100))
         return bytes(data)
 
-    def _struct(self, struct: Struct, version: int) -> Any:
+    def _struct(self, struct: StructDefinition, version: int) -> Any:
         cls = getattr(self._module, struct.name)
         return cls(**{one.name: self._field(one, version) for one in struct.fields if version in one.versions})
 

@@ -8,7 +8,7 @@ from typing import Any
 from muster.coordinator.transactions.config import TransactionConfig
 from muster.coordinator.transactions.effects import EntryRecord, Markers, TransactionEffects
 from muster.coordinator.transactions.entry import Transaction, TransactionState
-from muster.coordinator.transactions.rules import Producer
+from muster.coordinator.transactions.rules import ProducerIdentity
 from muster.coordinator.transactions.shard import TransactionShard
 from muster.errors import ErrorCode, KafkaError
 from muster.model import TopicPartition
@@ -52,8 +52,8 @@ class TransactionHarness:
         return self.entry.state
 
     @property
-    def producer(self) -> Producer:
-        return Producer(self.entry.producer_id, self.entry.producer_epoch)
+    def producer(self) -> ProducerIdentity:
+        return ProducerIdentity(self.entry.producer_id, self.entry.producer_epoch)
 
     def take(self, effects: TransactionEffects) -> Any:
         """Carry effects out: the answer to the one request, None if there was none."""
@@ -75,23 +75,27 @@ class TransactionHarness:
     # ------------------------------------------------------------------------------------------------------- requests
 
     def init(
-        self, known: Producer | None = None, *, timeout_ms: int = MINUTE, version: int = 5
+        self, known: ProducerIdentity | None = None, *, timeout_ms: int = MINUTE, version: int = 5
     ) -> InitProducerIdResponse:
         request = InitProducerIdRequest(self.name, timeout_ms, *(known or (-1, -1)))
         answer: InitProducerIdResponse = self.take(self.shard.init_producer_id(request, version, "asked", self.now))
         return answer
 
-    def add(self, *partitions: TopicPartition, producer: Producer | None = None) -> ErrorCode:
+    def add(self, *partitions: TopicPartition, producer: ProducerIdentity | None = None) -> ErrorCode:
         producer = producer or self.producer
         effects = self.shard.add_partitions(self.name, producer, frozenset(partitions), self.client, "asked", self.now)
         code: ErrorCode = self.take(effects)
         return code
 
-    def verify(self, *partitions: TopicPartition, producer: Producer | None = None) -> dict[TopicPartition, ErrorCode]:
+    def verify(
+        self, *partitions: TopicPartition, producer: ProducerIdentity | None = None
+    ) -> dict[TopicPartition, ErrorCode]:
         effects = self.shard.verify_partitions(self.name, producer or self.producer, frozenset(partitions), "asked")
         return dict(self.take(effects))
 
-    def end(self, commit: bool, producer: Producer | None = None, *, version: int | None = None) -> EndTxnResponse:
+    def end(
+        self, commit: bool, producer: ProducerIdentity | None = None, *, version: int | None = None
+    ) -> EndTxnResponse:
         version = version if version is not None else 5 if self.client == 2 else 4
         request = EndTxnRequest(self.name, *(producer or self.producer), commit)
         answer: EndTxnResponse = self.take(self.shard.end(request, version, "asked", self.now))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from muster.log import PartitionLog
-from muster.log.producers.transactions import OpenTransaction
+from muster.log.producers.transactions import OngoingTransaction
 from muster.log.segments.aborted_index import AbortedTxn
 from muster.protocol.api import READ_COMMITTED
 from muster.protocol.records.aborted import AbortedTransactions
@@ -121,6 +121,6 @@ def check_rebuilt(log: PartitionLog) -> None:
     assert log.last_stable_offset == expected.stable_end(log.high_watermark, log.log_start_offset)
 
 
-def open_firsts(found: list[OpenTransaction]) -> list[tuple[int, int]]:
+def open_firsts(found: list[OngoingTransaction]) -> list[tuple[int, int]]:
     """Producer id and first offset of each."""
     return [(one.producer_id, one.first_offset) for one in found]

@@ -91,7 +91,7 @@ async def watched_cluster(zookeeper: ZooKeeperServer, broker: BrokerProcess) -> 
         client.start(timeout=PATIENCE_S)
         client.ensure_path(f"/{root}/brokers/ids")
         client.chroot = f"/{root}"
-        endpoint = znodes.Endpoint("PLAINTEXT", name, int(port))
+        endpoint = znodes.BrokerEndpoint("PLAINTEXT", name, int(port))
         client.create("/brokers/ids/0", znodes.BrokerRegistration(0, (endpoint,), 0, 4).encode())
         return client
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from muster.model import TopicPartition
 from muster.zookeeper.base.operations import Ask, Operation, Plan, Watched, ZnodeChange, next_ask
-from muster.zookeeper.watchers.asks import GiveUp, Level, Notify, StartFetching, StopFetching, TimeOfDay
+from muster.zookeeper.watchers.asks import GiveUp, Level, NotifyUser, StartFetching, StopFetching, TimeOfDay
 from muster.zookeeper.watchers.scheme import WatcherMember
 from muster.zookeeper.watchers.settings import WatcherSettings
 from muster.zookeeper.watchers.subscription import WatcherSubscription
@@ -103,7 +103,7 @@ class Hand:
             return None
         if isinstance(what, TimeOfDay):
             return 1
-        if isinstance(what, Notify | GiveUp):
+        if isinstance(what, NotifyUser | GiveUp):
             return None
         try:
             return self.world.zookeeper.do(self.session, what)

@@ -25,7 +25,7 @@ ANYWHERE = -1
 Places = npt.NDArray[np.int32]
 
 
-class Rows(NamedTuple):
+class RecordColumns(NamedTuple):
     """Records as columns. Keys and values are binary or text, `headers` lists of structs of text and binary; a
     column that is None is null in every row."""
 
@@ -33,10 +33,10 @@ class Rows(NamedTuple):
     value: Array
     headers: Array | None
 
-    def take(self, indices: npt.NDArray[np.int64]) -> Rows:
+    def take(self, indices: npt.NDArray[np.int64]) -> RecordColumns:
         """Some of the rows."""
         key, value, headers = self
-        return Rows(
+        return RecordColumns(
             None if key is None else key.take(indices),
             value.take(indices),
             None if headers is None else headers.take(indices),
@@ -44,7 +44,7 @@ class Rows(NamedTuple):
 
 
 def place(
-    rows: Rows,
+    rows: RecordColumns,
     given: Array | None,
     partitions: int,
     key_partition: Callable[[bytes, int], int],
@@ -70,7 +70,7 @@ def place(
 
 
 def pack(
-    rows: Rows, places: Places, timestamp_ms: int, batch_bytes: int, kernel: Kernel | None
+    rows: RecordColumns, places: Places, timestamp_ms: int, batch_bytes: int, kernel: Kernel | None
 ) -> Iterator[tuple[int, BatchBuilder]]:
     """Batches with their places, of at most `batch_bytes` each before compression, or of one record. All records have
     this timestamp."""
@@ -88,7 +88,12 @@ def pack(
 
 
 def _pack(
-    kernel: Kernel, rows: Rows, places: Places, order: npt.NDArray[np.int64], timestamp_ms: int, batch_bytes: int
+    kernel: Kernel,
+    rows: RecordColumns,
+    places: Places,
+    order: npt.NDArray[np.int64],
+    timestamp_ms: int,
+    batch_bytes: int,
 ) -> Iterator[tuple[int, BatchBuilder]]:
     count = len(places)
     key, value = _field(rows.key, count), _field(rows.value)
@@ -168,7 +173,7 @@ def _fixed(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _pack_plain(
-    rows: Rows, places: Places, order: npt.NDArray[np.int64], timestamp_ms: int, batch_bytes: int
+    rows: RecordColumns, places: Places, order: npt.NDArray[np.int64], timestamp_ms: int, batch_bytes: int
 ) -> Iterator[tuple[int, BatchBuilder]]:
     none = [None] * len(places)
     keys, values = (none if column is None else _binary(column).to_pylist() for column in rows[:2])

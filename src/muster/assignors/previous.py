@@ -41,7 +41,7 @@ def encode_previous_assignment(partitions: Iterable[TopicPartition], generation_
     return b"".join(out)
 
 
-class _Shape(NamedTuple):
+class _UserDataShape(NamedTuple):
     """All of some user data but the partition numbers: its `fixed` bytes, and the span of each number's topic."""
 
     between: struct.Struct
@@ -58,7 +58,7 @@ class PreviousReader:
 
     def __init__(self, layout: Layout) -> None:
         self._spans = {topic.encode(): span for topic, span in layout.spans().items()}
-        self._shapes: dict[tuple[int, bytes], _Shape] = {}
+        self._shapes: dict[tuple[int, bytes], _UserDataShape] = {}
         self._misses = 0
 
     def read(self, data: bytes) -> Claim:
@@ -109,7 +109,7 @@ class PreviousReader:
             raise ValueError("cut short")
         return places, at
 
-    def _shape(self, data: bytes, end: int) -> _Shape:
+    def _shape(self, data: bytes, end: int) -> _UserDataShape:
         between, numbers, after = ">", ">", 0
         spans: list[tuple[int, int]] = []
         for name, count, at in _runs(data):
@@ -119,7 +119,7 @@ class PreviousReader:
             spans += [self._spans.get(name, _NOWHERE)] * count
         fixed = struct.Struct(between + f"{end - after}s{len(data) - end}x")
         starts, counts = tuple(start for start, _ in spans), tuple(count for _, count in spans)
-        return _Shape(
+        return _UserDataShape(
             fixed,
             fixed.unpack(data),
             struct.Struct(numbers + f"{len(data) - after}x"),
@@ -151,7 +151,7 @@ def _runs(data: bytes) -> Iterator[tuple[bytes, int, int]]:
         at = end + 4 + 4 * count
 
 
-def _numbered(shape: _Shape, data: bytes) -> list[int]:
+def _numbered(shape: _UserDataShape, data: bytes) -> list[int]:
     numbers = shape.numbers.unpack(data)  # unsigned: a negative one is beyond the end of every topic
     if max(numbers, default=0) < shape.least or all(map(lt, numbers, shape.counts)):
         return list(map(add, shape.starts, numbers))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from muster.broker.config import DYNAMIC, SETTINGS, BrokerConfig, check_retention, nearest
 from muster.broker.settings import Source, show
-from muster.broker.topics.settings import Change, apply
+from muster.broker.topics.settings import SettingChange, apply
 from muster.errors import ConfigError, ErrorCode, KafkaError
 from muster.log import DISK, Files, write_whole
 
@@ -71,7 +71,7 @@ class DynamicSettings:
         self._config.change(source, settings)
 
 
-def altered(settings: Mapping[str, str], changes: list[Change]) -> dict[str, str]:
+def altered(settings: Mapping[str, str], changes: list[SettingChange]) -> dict[str, str]:
     """The settings of a source after some changes, checked as a whole.
 
     Raises:
@@ -79,7 +79,7 @@ def altered(settings: Mapping[str, str], changes: list[Change]) -> dict[str, str
         here it is refused.
     """
 
-    def refusal(change: Change) -> Exception:
+    def refusal(change: SettingChange) -> Exception:
         what = f"Config value {change.operation.name.lower()} is not allowed for config key: {change.name}"
         return KafkaError(ErrorCode.INVALID_CONFIG, what)
 

@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from muster.demo.judge.outcome import conclude
     from muster.demo.run.cluster_access import ClusterAccess
-    from muster.demo.run.job import DemoOptions, Job
+    from muster.demo.run.job import DemoJob, DemoOptions
     from muster.demo.show.view import open_view
     from muster.local.folders import workplace
     from muster.spark.sessions import use_java
@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
         logging.basicConfig(filename=out / "logs" / "demo.log", format="%(asctime)s %(levelname)s %(name)s %(message)s")
         try:
             with open_view(console) as view:
-                finished = asyncio.run(interruptible(Job(options, view).run()))
+                finished = asyncio.run(interruptible(DemoJob(options, view).run()))
         except BaseExceptionGroup as group:
             raise first_error(group) from None
         if finished is None:

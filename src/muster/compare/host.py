@@ -18,7 +18,7 @@ from dataclasses import asdict
 from typing import Any
 
 from muster.clock import monotonic_ms
-from muster.compare.members import Member, WatchingMember, make
+from muster.compare.members import ComparedMember, WatchingMember, make
 from muster.compare.rules.formulas import Scheme
 from muster.compare.rules.results import SENT_AGAIN
 from muster.errors import ClosedError, MusterError
@@ -54,7 +54,7 @@ class HostedMember:
         self.handled: dict[TopicPartition, int] = {}
         """The offset after the last handled record of each partition."""
         scheme = Scheme(arguments.scheme)
-        self.member: Member = make(
+        self.member: ComparedMember = make(
             scheme,
             arguments,
             arguments.group,

@@ -44,7 +44,7 @@ Lost = Callable[[], None]
 """Called when the member's session has ended unexpectedly."""
 
 
-class Member(Protocol):
+class ComparedMember(Protocol):
     """One member. It takes part in the group from the first poll until it is closed."""
 
     async def poll(self, timeout_ms: int) -> Records:
@@ -63,14 +63,16 @@ class Member(Protocol):
         """What it has done so far."""
 
 
-def make(scheme: Scheme, where: Where, group: str, topic: str, name: str, tell: ReportOwned, lost: Lost) -> Member:
+def make(
+    scheme: Scheme, where: Where, group: str, topic: str, name: str, tell: ReportOwned, lost: Lost
+) -> ComparedMember:
     """A member of a scheme."""
     if scheme is Scheme.WATCHERS:
         return WatchingMember(where, group, topic, name, tell, lost)
     if scheme is Scheme.SERVER:
         return AssignedMember(where, group, topic, name, tell, lost)
     if scheme is Scheme.MEMBERS:
-        return ClassicMember(where, group, topic, name, tell, lost)
+        return JoinSyncMember(where, group, topic, name, tell, lost)
     raise ConfigError(f"scheme {scheme.value} has no members that run here")
 
 
@@ -188,7 +190,7 @@ class AssignedMember(AsyncServerAssignedConsumer):
         return Work(self._rebalances, self._rebalances, 0, dict(self._requests or {}))
 
 
-class ClassicMember(AsyncConsumer):
+class JoinSyncMember(AsyncConsumer):
     """Scheme 3."""
 
     def __init__(self, where: Where, group: str, topic: str, name: str, tell: ReportOwned, lost: Lost) -> None:

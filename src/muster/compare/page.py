@@ -15,7 +15,7 @@ from muster.compare.rules.checks import ResultCheck, is_well
 from muster.compare.rules.formulas import TITLES, Curve, Scheme
 from muster.compare.rules.recorder import Hold, Period
 from muster.compare.rules.results import Results, SchemeRun, StepResult
-from muster.compare.rules.workload import OF_SERVERS, Kind
+from muster.compare.rules.workload import OF_SERVERS, StepKind
 from muster.pages.charts import Band, NumberedLine, Shade, clock, timeline
 from muster.pages.document import document, scroll, section, table, tiles
 
@@ -152,7 +152,7 @@ FIGURES: dict[str, Callable[[SchemeRun], str]] = {
 
 
 def _outcomes(run: SchemeRun) -> str:
-    said = [outcome for step in run.of_kind(Kind.FREEZE) for outcome in step.stale_commits]
+    said = [outcome for step in run.of_kind(StepKind.FREEZE) for outcome in step.stale_commits]
     return ", ".join(said) or "–"
 
 
@@ -210,7 +210,7 @@ def _step_row(number: int, step: StepResult) -> Sequence[str]:
 
 
 def _differing(run: SchemeRun) -> str:
-    late, broker, lag = (run.of_kind(kind)[0] for kind in (Kind.LATE, Kind.BROKER, Kind.LAG))
+    late, broker, lag = (run.of_kind(kind)[0] for kind in (StepKind.LATE, StepKind.BROKER, StepKind.LAG))
     hint = (
         "Scheme 1 on a ZooKeeper of three servers, with one member on its own server. First that server learns "
         "everything late: although all sessions are alive, members see different members, and "

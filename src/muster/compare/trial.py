@@ -39,7 +39,7 @@ from muster.compare.rules.recorder import (
     union_ms,
 )
 from muster.compare.rules.results import SchemeRun, StepResult, Work
-from muster.compare.rules.workload import OF_SERVERS, Kind, WorkloadStep, hosts, script
+from muster.compare.rules.workload import OF_SERVERS, StepKind, WorkloadStep, hosts, script
 from muster.compare.servers import Servers
 from muster.demo.run.processes import Process
 from muster.errors import ErrorCode, KafkaError, MusterError
@@ -243,22 +243,22 @@ class Trial:
         self._committed.clear()
         self._after_waking, self._began = 0, 0
         result = StepResult(step.kind, step.member, 0, self._now(), 0, 0)
-        actions: dict[Kind, Callable[[str], Awaitable[None]]] = {
-            Kind.JOIN: self._join,
-            Kind.LEAVE: self._leave,
-            Kind.CRASH: self._crash,
-            Kind.FREEZE: self._freeze,
-            Kind.LATE: self._join_late,
-            Kind.LAG: self._lag,
-            Kind.BROKER: lambda _: self._outage(
+        actions: dict[StepKind, Callable[[str], Awaitable[None]]] = {
+            StepKind.JOIN: self._join,
+            StepKind.LEAVE: self._leave,
+            StepKind.CRASH: self._crash,
+            StepKind.FREEZE: self._freeze,
+            StepKind.LATE: self._join_late,
+            StepKind.LAG: self._lag,
+            StepKind.BROKER: lambda _: self._outage(
                 "a broker", self._stop_broker, self._servers.start_broker, noticed=self._options.watch_brokers
             ),
-            Kind.ZOOKEEPER: lambda _: self._outage(
+            StepKind.ZOOKEEPER: lambda _: self._outage(
                 "ZooKeeper", self._servers.stop_zookeeper, self._servers.start_zookeeper
             ),
         }
         await actions[step.kind](step.member)
-        if step.kind in (Kind.JOIN, Kind.LATE):
+        if step.kind in (StepKind.JOIN, StepKind.LATE):
             result.start_ms = max(result.start_ms, self._began)
         result.settled_ms = max(result.start_ms, self._changed_ms)
         if step.kind in OF_SERVERS:

@@ -18,7 +18,7 @@ from muster.coordinator.groups.config import GroupConfig
 from muster.coordinator.groups.effects import Effects, Origin
 from muster.coordinator.groups.error_responses import error_for_lost, error_response
 from muster.coordinator.groups.group_pattern import GroupPattern
-from muster.coordinator.groups.kinds import Group
+from muster.coordinator.groups.kinds import AnyGroup
 from muster.coordinator.groups.offsets import Granted
 from muster.coordinator.groups.shard import GroupCounts, GroupShard
 from muster.coordinator.groups.topics import TopicResolver
@@ -279,7 +279,7 @@ class CoordinatorRuntime(Shards[GroupShard]):
             for each in _journal(served).open_transactions()
         ]
 
-    def intervene(self, group_id: str, decide: Callable[[Group, int], Effects]) -> bool:
+    def intervene(self, group_id: str, decide: Callable[[AnyGroup, int], Effects]) -> bool:
         """Change a group from outside (`groups/interventions.py`). Returns whether this coordinator has it."""
         served = self._served.get(self.partition_for(group_id))
         group = None if served is None else served.shard.groups.get(group_id)

@@ -19,7 +19,7 @@ from muster.coordinator.transactions.config import TransactionConfig
 from muster.coordinator.transactions.effects import Markers, TransactionEffects
 from muster.coordinator.transactions.entry import TransactionState
 from muster.coordinator.transactions.id_pattern import IdPattern
-from muster.coordinator.transactions.rules import NewId, Producer
+from muster.coordinator.transactions.rules import NewId, ProducerIdentity
 from muster.coordinator.transactions.shard import IDS_AT_A_TIME, TransactionShard
 from muster.errors import ConfigError, ErrorCode
 from muster.model import TRANSACTION_STATE_TOPIC, TopicPartition
@@ -80,7 +80,7 @@ class TransactionRuntime(Shards[TransactionShard]):
     def add_partitions(
         self,
         transactional_id: str,
-        producer: Producer,
+        producer: ProducerIdentity,
         partitions: frozenset[TopicPartition],
         client_version: int,
         reply: Callable[[ErrorCode], None],
@@ -98,7 +98,7 @@ class TransactionRuntime(Shards[TransactionShard]):
     def verify_partitions(
         self,
         transactional_id: str,
-        producer: Producer,
+        producer: ProducerIdentity,
         partitions: frozenset[TopicPartition],
         reply: Callable[[Mapping[TopicPartition, ErrorCode]], None],
     ) -> None:

@@ -8,7 +8,7 @@ from muster.log.config import CleanupPolicy, FsyncPolicy, LogConfig, LogError, L
 from muster.log.files import DISK, Files, put_whole, write_whole
 from muster.log.folder import FolderLock, StoreLockedError
 from muster.log.partition import PartitionLog
-from muster.log.producers.transactions import OpenTransaction
+from muster.log.producers.transactions import OngoingTransaction
 from muster.log.results import AppendResult, MarkerResult, ReadResult, Traffic
 from muster.log.store import FlushResult, LogStore
 
@@ -26,7 +26,7 @@ __all__ = [
     "LogFailedError",
     "LogStore",
     "MarkerResult",
-    "OpenTransaction",
+    "OngoingTransaction",
     "PartitionLog",
     "ReadResult",
     "StoreLockedError",

@@ -45,7 +45,7 @@ from muster.log.config import FsyncPolicy, LogConfig, LogError, LogFailedError, 
 from muster.log.due import deletable, is_dirty, is_full
 from muster.log.files import DISK, FileCutError, Files, put_whole
 from muster.log.producers.producer_state import PartitionProducers
-from muster.log.producers.transactions import OpenTransaction
+from muster.log.producers.transactions import OngoingTransaction
 from muster.log.results import AppendResult, MarkerResult, ReadResult, Sealed, Traffic
 from muster.log.segments.aborted_index import AbortedTxn, aborted_between, entry_of
 from muster.log.segments.positions import Positions, end_of_epoch, position_of_end, readable
@@ -277,7 +277,7 @@ class PartitionLog:
             self._on_dirty(self)
         return MarkerResult(ErrorCode.NONE, base_offset, len(batch))
 
-    def open_transactions(self) -> list[OpenTransaction]:
+    def open_transactions(self) -> list[OngoingTransaction]:
         """The transactions that no marker here has ended, the oldest first."""
         with self._lock:
             return self.producers.open_transactions()

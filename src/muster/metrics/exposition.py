@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import NamedTuple
 
 from muster.errors import ConfigError, MusterError
-from muster.metrics.families import Distribution, Family, Kind
+from muster.metrics.families import Distribution, Family, MetricType
 
 EXTRA = "pip install 'muster-kafka[metrics]'"
 
@@ -73,9 +73,9 @@ def _metric(family: Family) -> object:
     from prometheus_client.core import Metric
 
     # The library appends `_total` to the name of a counter.
-    name = family.name.removesuffix("_total") if family.kind is Kind.COUNTER else family.name
+    name = family.name.removesuffix("_total") if family.kind is MetricType.COUNTER else family.name
     metric = Metric(name, family.text, family.kind.value)
-    suffix = "_total" if family.kind is Kind.COUNTER else ""
+    suffix = "_total" if family.kind is MetricType.COUNTER else ""
     for labels, value in family.samples:
         tags = dict(labels)
         if isinstance(value, Distribution):

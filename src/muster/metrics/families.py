@@ -16,7 +16,7 @@ from typing import NamedTuple
 Labels = Mapping[str, str]
 
 
-class Kind(Enum):
+class MetricType(Enum):
     """The type of a metric for Prometheus."""
 
     COUNTER = "counter"
@@ -40,7 +40,7 @@ class Family:
     """Samples of one name, each with its own labels."""
 
     name: str
-    kind: Kind
+    kind: MetricType
     text: str
     """The help text."""
     samples: list[tuple[Labels, float | Distribution]] = field(default_factory=list)
@@ -53,12 +53,12 @@ class Family:
 
 def counter(name: str, text: str) -> Family:
     """A family of counters."""
-    return Family(name, Kind.COUNTER, text)
+    return Family(name, MetricType.COUNTER, text)
 
 
 def gauge(name: str, text: str) -> Family:
     """A family of gauges."""
-    return Family(name, Kind.GAUGE, text)
+    return Family(name, MetricType.GAUGE, text)
 
 
 class Buckets:

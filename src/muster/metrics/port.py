@@ -55,8 +55,8 @@ class _CachedPage:
             return page
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server: _Server
+class _MetricsHandler(BaseHTTPRequestHandler):
+    server: _MetricsServer
     protocol_version = "HTTP/1.1"
     default_request_version = "HTTP/1.0"  # so that every response has a header
     error_content_type = "text/plain; charset=utf-8"
@@ -90,7 +90,7 @@ class _Handler(BaseHTTPRequestHandler):
         log.debug(format, *args)
 
 
-class _Server(ThreadingTCPServer):
+class _MetricsServer(ThreadingTCPServer):
     allow_reuse_address = True
     daemon_threads = True
     block_on_close = False
@@ -102,7 +102,7 @@ class _Server(ThreadingTCPServer):
         self.pages = pages
         self.under_way: dict[socket.socket, float] = {}
         """The connections and their deadlines."""
-        super().__init__(address[:2], _Handler)  # type: ignore[arg-type]
+        super().__init__(address[:2], _MetricsHandler)  # type: ignore[arg-type]
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if len(self.under_way) >= MOST_AT_ONCE:
@@ -139,7 +139,7 @@ class MetricsPort:
         self.port = port
         """After `start` the actual port, also if 0 was requested."""
         self._pages = {path: _CachedPage(make) for path, make in pages.items()}
-        self._server: _Server | None = None
+        self._server: _MetricsServer | None = None
         self._thread: threading.Thread
 
     @property
@@ -154,7 +154,7 @@ class MetricsPort:
             MusterError: it cannot be opened.
         """
         try:
-            self._server = _Server(self.host, self.port, self._pages)
+            self._server = _MetricsServer(self.host, self.port, self._pages)
         except OSError as error:
             number = error.errno or 0
             reason = os.strerror(number) if number > 0 else error.strerror or error

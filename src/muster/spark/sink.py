@@ -23,7 +23,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from muster.arrow.engine import Engine, packing_kernel_for
-from muster.arrow.packing import ANYWHERE, Rows, pack, place
+from muster.arrow.packing import ANYWHERE, RecordColumns, pack, place
 from muster.client.config import ProducerConfig
 from muster.client.core.produce.accumulator import OutgoingBatch
 from muster.client.core.produce.partitioner import partition_for_key
@@ -197,7 +197,7 @@ def _write_chunk(producer: BatchProducer, options: SinkOptions, chunk: pa.Table,
         _write(producer, topic, rows, given, engine)
 
 
-def _write(producer: BatchProducer, topic: str, rows: Rows, given: Any, engine: Engine) -> None:
+def _write(producer: BatchProducer, topic: str, rows: RecordColumns, given: Any, engine: Engine) -> None:
     kernel = packing_kernel_for(engine, len(rows.value))
     config = producer.config
     partitions = producer.partition_count(topic)
@@ -242,10 +242,10 @@ def _parts(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Iterator[
                 yield wanted.slice(first, rows)
 
 
-def _by_topic(options: SinkOptions, chunk: pa.Table) -> Iterator[tuple[str, Rows, Any]]:
+def _by_topic(options: SinkOptions, chunk: pa.Table) -> Iterator[tuple[str, RecordColumns, Any]]:
     """The rows of each topic, in order, and the partitions that they name."""
     columns: dict[str, Any] = {name: _whole(chunk.column(name)) for name in chunk.schema.names}
-    rows = Rows(columns.get("key"), columns["value"], columns.get("headers"))
+    rows = RecordColumns(columns.get("key"), columns["value"], columns.get("headers"))
     _check_headers(rows.headers)
     given = columns.get("partition")
     if given is not None and (least := pc.min(given).as_py()) is not None and least < 0:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from muster.testing.async_kit import AsyncClock, AsyncFault, AsyncGroup, AsyncKafka, AsyncReplay
+    from muster.testing.async_kit import AsyncFault, AsyncGroup, AsyncGroupClock, AsyncKafka, AsyncReplay
     from muster.testing.clients import (
         AdminFactory,
         AsyncAdminFactory,
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
         TopicFactory,
     )
     from muster.testing.cluster_recording import record_past
-    from muster.testing.kit import Clock, Fault, Group, Kafka, Replay, WaitTimeoutError, assert_handled_once
+    from muster.testing.kit import Fault, Group, GroupClock, Kafka, Replay, WaitTimeoutError, assert_handled_once
     from muster.testing.schedules import chaos
 
 _NAMES = {
-    "async_kit": "AsyncClock AsyncFault AsyncGroup AsyncKafka AsyncReplay",
+    "async_kit": "AsyncFault AsyncGroup AsyncGroupClock AsyncKafka AsyncReplay",
     "clients": (
         "AdminFactory AsyncAdminFactory AsyncConsumerFactory AsyncProducerFactory ConsumerFactory ProducerFactory "
         "TopicFactory"
     ),
-    "kit": "Clock Fault Group Kafka Replay WaitTimeoutError assert_handled_once",
+    "kit": "Fault Group GroupClock Kafka Replay WaitTimeoutError assert_handled_once",
     "cluster_recording": "record_past",
     "schedules": "chaos",
 }
@@ -50,17 +50,17 @@ _MODULES = {name: module for module, names in _NAMES.items() for name in names.s
 __all__ = [
     "AdminFactory",
     "AsyncAdminFactory",
-    "AsyncClock",
     "AsyncConsumerFactory",
     "AsyncFault",
     "AsyncGroup",
+    "AsyncGroupClock",
     "AsyncKafka",
     "AsyncProducerFactory",
     "AsyncReplay",
-    "Clock",
     "ConsumerFactory",
     "Fault",
     "Group",
+    "GroupClock",
     "Kafka",
     "ProducerFactory",
     "Replay",

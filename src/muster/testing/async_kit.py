@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
-from muster.testing.kit import DEFAULT_TIMEOUT_S, Clock, Fault, Group, Kafka, Replay
+from muster.testing.kit import DEFAULT_TIMEOUT_S, Fault, Group, GroupClock, Kafka, Replay
 
 B = TypeVar("B")
 P = ParamSpec("P")
@@ -155,10 +155,10 @@ class AsyncReplay(_Face[Replay]):
         return await asyncio.to_thread(lambda: self.blocking.differences)
 
 
-class AsyncClock(_Face[Clock]):
+class AsyncGroupClock(_Face[GroupClock]):
     """The groups' clock."""
 
-    advance = _awaited(Clock.advance)
+    advance = _awaited(GroupClock.advance)
 
 
 class AsyncKafka(_Face[Kafka]):
@@ -206,9 +206,9 @@ class AsyncKafka(_Face[Kafka]):
         return self.blocking.bootstrap
 
     @property
-    def clock(self) -> AsyncClock:
+    def clock(self) -> AsyncGroupClock:
         """The groups' clock."""
-        return AsyncClock(self.blocking.clock)
+        return AsyncGroupClock(self.blocking.clock)
 
     def group(self, group_id: str) -> AsyncGroup:
         """A group, to inspect or disturb it."""

@@ -31,7 +31,7 @@ TimedLine = tuple[int, str, dict[str, Any]]
 """A line of the recording: at_ms, what, and its other fields."""
 
 
-class Entry(NamedTuple):
+class CoordinatorRecord(NamedTuple):
     """A record about the group in `__consumer_offsets`, and when the coordinator wrote it."""
 
     at_ms: int
@@ -84,7 +84,7 @@ def record_past(
     return path
 
 
-def _entries(reader: muster.Consumer, group_id: str) -> Iterator[Entry]:
+def _entries(reader: muster.Consumer, group_id: str) -> Iterator[CoordinatorRecord]:
     count = len(reader.partitions_for(GROUP_METADATA_TOPIC))
     place = TopicPartition(GROUP_METADATA_TOPIC, group_partition(group_id, count))
     for each in read_from(reader, {place: reader.beginning_offsets([place])[place]}):
@@ -93,7 +93,7 @@ def _entries(reader: muster.Consumer, group_id: str) -> Iterator[Entry]:
         except ProtocolError:
             continue
         if isinstance(record, OffsetCommitRecord | GroupMetadataRecord) and record.key.group == group_id:
-            yield Entry(each.timestamp, record)
+            yield CoordinatorRecord(each.timestamp, record)
 
 
 def _starts(
@@ -114,7 +114,7 @@ def _starts(
     return {place: max(oldest[place], offset) for place, offset in wanted.items()}
 
 
-def committed_before(entries: Iterable[Entry], at_ms: int) -> dict[tuple[str, int], int]:
+def committed_before(entries: Iterable[CoordinatorRecord], at_ms: int) -> dict[tuple[str, int], int]:
     """The offsets that the group had committed at a time."""
     committed: dict[tuple[str, int], int] = {}
     for entry in entries:
@@ -131,7 +131,7 @@ def lines(
     group_id: str,
     partitions: Mapping[str, int],
     had: Mapping[tuple[str, int], int],
-    entries: Sequence[Entry],
+    entries: Sequence[CoordinatorRecord],
     records: Iterable[ConsumerRecord],
     since_ms: int,
 ) -> Iterator[TimedLine]:

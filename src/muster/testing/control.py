@@ -22,7 +22,7 @@ from muster.coordinator.groups import interventions
 from muster.coordinator.groups.classic_group import ClassicGroup
 from muster.coordinator.groups.effects import Effects, GroupEvent
 from muster.coordinator.groups.group import ClassicMember
-from muster.coordinator.groups.kinds import Group
+from muster.coordinator.groups.kinds import AnyGroup
 from muster.coordinator.runtime import Client
 from muster.errors import ConfigError, ProtocolError
 from muster.protocol.messages import JoinGroupRequest, JoinGroupRequestProtocol
@@ -321,7 +321,7 @@ class Control:
         raise UnknownError(f"this broker has no group {group_id!r}")
 
     def _intervene(self, group_id: str, decide: Callable[[ClassicGroup, int], Effects]) -> None:
-        def of_classic(group: Group, now: int) -> Effects:
+        def of_classic(group: AnyGroup, now: int) -> Effects:
             assert isinstance(group, ClassicGroup)
             return decide(group, now)
 

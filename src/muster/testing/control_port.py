@@ -30,7 +30,7 @@ class ControlPort:
         self._loop = asyncio.get_running_loop()
         self._ask = ask
         self._wanted_port = port
-        self._server: _Server
+        self._server: _ControlServer
 
     @property
     def port(self) -> int:
@@ -39,7 +39,7 @@ class ControlPort:
 
     def start(self) -> None:
         """Open the port. Raises OSError."""
-        self._server = _Server(("127.0.0.1", self._wanted_port), _Handler)
+        self._server = _ControlServer(("127.0.0.1", self._wanted_port), _ControlHandler)
         self._server.port = self
         threading.Thread(target=self._server.serve_forever, args=(0.05,), name="muster-control", daemon=True).start()
 
@@ -54,7 +54,7 @@ class ControlPort:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()  # type: ignore[arg-type]
 
 
-class _Server(ThreadingHTTPServer):
+class _ControlServer(ThreadingHTTPServer):
     daemon_threads = True
     port: ControlPort
 
@@ -64,8 +64,8 @@ class _Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server: _Server
+class _ControlHandler(BaseHTTPRequestHandler):
+    server: _ControlServer
     protocol_version = "HTTP/1.1"
 
     def _serve(self) -> None:

@@ -199,7 +199,7 @@ class Group:
         self._kafka.ask_coordinator(self.group_id, "POST", f"groups/{quote(self.group_id, safe='')}/{what}", body)
 
 
-class Clock:
+class GroupClock:
     """The groups' clock."""
 
     def __init__(self, kafka: Kafka) -> None:
@@ -273,7 +273,7 @@ class Kafka:
             "seed": seed,
         }
         self.strict = strict
-        self.clock = Clock(self)
+        self.clock = GroupClock(self)
         self._block = ExitStack()
         self._running: Backend | None = None
         self._faults: list[Fault] = []

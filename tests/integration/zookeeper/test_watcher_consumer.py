@@ -169,7 +169,7 @@ async def test_a_broker_that_comes_back_at_another_address_is_found(cluster: Clu
     await cluster.create("moved", 1, records=3)
     right = await asyncio.to_thread(lambda: cluster.zookeeper.get("/brokers/ids/0")[0])
     (port,) = free_ports(1)
-    wrong = znodes.BrokerRegistration(0, (znodes.Endpoint("PLAINTEXT", "127.0.0.1", port),), 0, 4).encode()
+    wrong = znodes.BrokerRegistration(0, (znodes.BrokerEndpoint("PLAINTEXT", "127.0.0.1", port),), 0, 4).encode()
     await asyncio.to_thread(cluster.zookeeper.set, "/brokers/ids/0", wrong)
     async with cluster.consumer("moved-g") as consumer:
         consumer.subscribe("moved")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from muster.arrow import arrow_schema
 from muster.arrow.engine import Engine, packing_kernel_for
-from muster.arrow.packing import ANYWHERE, Rows, pack, place
+from muster.arrow.packing import ANYWHERE, RecordColumns, pack, place
 from muster.client.core.produce.partitioner import partition_for_key
 from muster.protocol.records.compression import Compression
 from muster.protocol.records.record_batch import BatchBuilder, check_batch, read_header, read_tuples
@@ -30,7 +30,7 @@ def kernel_of(engine):
 def rows_of(keys, values, headers=None, kind=None):
     kind = kind or pa.binary()
     pairs = None if headers is None else pa.array([row and [dict(pair) for pair in row] for row in headers], HEADERS)
-    return Rows(None if keys is None else pa.array(keys, kind), pa.array(values, kind), pairs)
+    return RecordColumns(None if keys is None else pa.array(keys, kind), pa.array(values, kind), pairs)
 
 
 def packed(rows, places, engine, batch_bytes=1 << 20, **how):
@@ -66,7 +66,7 @@ def test_both_ways_pack_what_the_protocol_reads(table, batch_bytes, cut_off):
     sliced: list[Any] = [
         None if column is None else column.slice(cut_off) for column in rows
     ]  # not at their buffers' start
-    cut = Rows(*sliced)
+    cut = RecordColumns(*sliced)
     places, count = places[cut_off:], len(places)
     expected: dict[int, list[Any]] = {}
     for row, partition in enumerate(places, cut_off):
@@ -168,5 +168,5 @@ def test_entries_of_a_null_list_are_no_headers(engine):
     headers: Any = pa.ListArray.from_arrays(
         pa.array([0, 1, 2, 3], pa.int32()), names, type=HEADERS, mask=pa.array([False, True, False])
     )
-    [(_, _, records)] = packed(Rows(None, pa.array([b"1", b"2", b"3"]), headers), [0] * 3, engine)
+    [(_, _, records)] = packed(RecordColumns(None, pa.array([b"1", b"2", b"3"]), headers), [0] * 3, engine)
     assert [list(record[4]) for record in records] == [[("a", b"v")], [], [("c", b"v")]]

@@ -18,7 +18,7 @@ from muster.broker.handlers import alter_configs
 from muster.broker.net.calls import at_once
 from muster.broker.settings import Source
 from muster.broker.topics import settings as topic_settings
-from muster.broker.topics.settings import AlterOperation, Change
+from muster.broker.topics.settings import AlterOperation, SettingChange
 from muster.errors import ConfigError, ErrorCode, KafkaError
 from muster.log import CleanupPolicy
 from muster.protocol import admin_messages as a
@@ -61,7 +61,7 @@ SET, DELETE, APPEND, SUBTRACT = AlterOperation
 )
 def test_what_a_topic_has_after_an_operation(before: Any, change: Any, after: Any) -> None:
     kept = dict(before)
-    assert topic_settings.altered(before, [Change(*change)]) == after
+    assert topic_settings.altered(before, [SettingChange(*change)]) == after
     assert before == kept
 
 
@@ -82,7 +82,7 @@ def test_what_a_topic_has_after_an_operation(before: Any, change: Any, after: An
 )
 def test_what_a_topic_is_refused(change: Any, why: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        topic_settings.altered({"max.compaction.lag.ms": "7"}, [Change(*change)])
+        topic_settings.altered({"max.compaction.lag.ms": "7"}, [SettingChange(*change)])
     assert why in str(refused.value)
 
 
@@ -102,17 +102,17 @@ def test_what_a_topic_is_refused(change: Any, why: str) -> None:
 )
 def test_what_a_broker_is_refused(change: Any, code: int, why: str) -> None:
     with pytest.raises(KafkaError) as refused:
-        given_settings.altered({}, [Change(*change)])
+        given_settings.altered({}, [SettingChange(*change)])
     assert refused.value.code == code
     assert why in str(refused.value.message)
 
 
 def test_what_a_broker_has_after_some_operations() -> None:
     changes = [
-        Change("log.cleanup.policy", APPEND, "compact"),
-        Change("log.retention.ms", DELETE, ""),
-        Change("message.max.bytes", SET, " 7 "),
-        Change("no.such", DELETE, ""),
+        SettingChange("log.cleanup.policy", APPEND, "compact"),
+        SettingChange("log.retention.ms", DELETE, ""),
+        SettingChange("message.max.bytes", SET, " 7 "),
+        SettingChange("no.such", DELETE, ""),
     ]
     after = {"log.cleanup.policy": "delete,compact", "message.max.bytes": "7"}
     assert given_settings.altered({"log.retention.ms": "5"}, changes) == after

@@ -25,9 +25,9 @@ from muster.zookeeper.base.operations import Create, Delete, GetChildren, GetDat
 from muster.zookeeper.base.znodes import (
     BROKER_IDS,
     BROKER_TOPICS,
+    BrokerEndpoint,
     BrokerRegistration,
-    Endpoint,
-    PartitionState,
+    LeaderAndIsr,
     TopicRegistration,
     broker_path,
     coordinator_path,
@@ -65,7 +65,7 @@ class World(SimCluster):
         """A broker registers."""
         session = self.sessions[number] = self.zookeeper.connect(f"kafka-{number}", timeout_ms=60_000)
         self.zookeeper.settle()
-        registration = BrokerRegistration(number, (Endpoint("PLAINTEXT", "kafka", 9092 + number),), 0)
+        registration = BrokerRegistration(number, (BrokerEndpoint("PLAINTEXT", "kafka", 9092 + number),), 0)
         self.zookeeper.do(session, Create(broker_path(number), registration.encode(), ephemeral=True))
 
     def dies(self, number: int) -> None:
@@ -80,12 +80,12 @@ class World(SimCluster):
         self.do(Create(f"{topic_path(topic)}/partitions"))
         for number in range(PARTITIONS):
             self.do(Create(f"{topic_path(topic)}/partitions/{number}"))
-            state = PartitionState(number % 2, 0, on[number], 1)
+            state = LeaderAndIsr(number % 2, 0, on[number], 1)
             self.do(Create(partition_state_path(topic, number), state.encode()))
 
     def lead(self, topic: str, number: int, leader: int, epoch: int, isr: list[int] | None = None) -> None:
         """Kafka's controller writes a leader."""
-        state = PartitionState(leader, epoch, isr or [number % 2], 1)
+        state = LeaderAndIsr(leader, epoch, isr or [number % 2], 1)
         self.do(SetData(partition_state_path(topic, number), state.encode()))
 
     def delete(self, topic: str) -> None:

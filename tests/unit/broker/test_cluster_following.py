@@ -12,9 +12,9 @@ from muster.protocol import messages as m
 from muster.protocol.subscription import Subscription, decode_assignment, encode_subscription
 from muster.zookeeper.base.operations import Create, GetData, SetData
 from muster.zookeeper.base.znodes import (
+    BrokerEndpoint,
     BrokerRegistration,
-    Endpoint,
-    PartitionState,
+    LeaderAndIsr,
     TopicRegistration,
     broker_path,
     partition_state_path,
@@ -73,7 +73,7 @@ async def test_records_bear_the_epoch_that_the_leader_has_now(cluster: SimCluste
     async with cluster.running(1) as one:
         await create(cluster, one, "t", 1)
         await stored(one, "t", 0)
-        state = PartitionState(1, 5, [1], 1)
+        state = LeaderAndIsr(1, 5, [1], 1)
         cluster.do(SetData(partition_state_path("t", 0), state.encode()))
         await cluster.until(lambda: leaders(one, "t") == {0: (1, 5)})
         log = log_of(one, "t", 0)
@@ -162,7 +162,7 @@ async def test_of_two_brokers_that_create_a_topic_at_once_one_learns_that_it_exi
 async def test_a_topic_is_spread_over_a_broker_that_has_just_registered(cluster: SimCluster) -> None:
     """Its own line says that it is ready before the others have read of it."""
     async with cluster.running(1) as broker:
-        listener = Endpoint("PLAINTEXT", "127.0.0.1", 9)
+        listener = BrokerEndpoint("PLAINTEXT", "127.0.0.1", 9)
         cluster.do(Create(broker_path(2), BrokerRegistration(2, (listener,), 0).encode(), ephemeral=True))
         cluster.do(Create(broker_path(3), b"unreadable", ephemeral=True))
         assert [node.node_id for node in broker.cluster.nodes] == [1], "it has not read of it yet"

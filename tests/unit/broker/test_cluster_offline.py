@@ -12,7 +12,7 @@ from muster.protocol import messages as m
 from muster.zookeeper.base.operations import GetData
 from muster.zookeeper.base.znodes import (
     BrokerRegistration,
-    PartitionState,
+    LeaderAndIsr,
     broker_path,
     partition_state_path,
     read_broker,
@@ -41,10 +41,10 @@ async def produced(broker: Broker, topic: str, index: int) -> int:
     return error
 
 
-def state(cluster: SimCluster, topic: str, index: int) -> PartitionState:
+def state(cluster: SimCluster, topic: str, index: int) -> LeaderAndIsr:
     data, _ = cluster.do(GetData(partition_state_path(topic, index)))
     found = read_partition_state(topic, index, data)
-    assert isinstance(found, PartitionState)
+    assert isinstance(found, LeaderAndIsr)
     return found
 
 

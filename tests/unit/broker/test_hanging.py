@@ -16,7 +16,7 @@ from muster.broker.transactions.hanging import HangingTransactions, ids_of_slots
 from muster.broker.transactions.partition_locator import PartitionLocator
 from muster.coordinator.transaction_runtime import TransactionRuntime
 from muster.errors import ErrorCode
-from muster.log import OpenTransaction
+from muster.log import OngoingTransaction
 from muster.model import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, Node, TopicPartition
 from muster.protocol import messages as m
 from muster.protocol import transaction_messages as t
@@ -38,8 +38,8 @@ class World:
     """Two brokers with two slots each; `entries` are the ids that coordinators have, `failing` what goes wrong when."""
 
     def __init__(self) -> None:
-        self.open: dict[TopicPartition, list[OpenTransaction]] = {}
-        self.in_slots: list[tuple[int, OpenTransaction]] | None = []
+        self.open: dict[TopicPartition, list[OngoingTransaction]] = {}
+        self.in_slots: list[tuple[int, OngoingTransaction]] | None = []
         self.entries: dict[str, tuple[int, list[TopicPartition]]] = {}
         self.leaders: dict[Node, list[int]] | None = {HERE: [0, 2], THERE: [1, 3]}
         self.epochs = [0, 0, 0, 0]
@@ -63,7 +63,7 @@ class World:
     # what the class asks for
     def led(self) -> list[Any]:
         class Log:
-            def __init__(self, where: TopicPartition, found: list[OpenTransaction]) -> None:
+            def __init__(self, where: TopicPartition, found: list[OngoingTransaction]) -> None:
                 self.topic_partition = where
                 self.open_transactions = lambda: found
 
@@ -123,11 +123,11 @@ class World:
             found.topics = [t.TopicData(where.topic, [where.partition]) for where in self.entries[name][1]]
         return found
 
-    def _abort(self, each: OpenTransaction, where: TopicPartition) -> None:
+    def _abort(self, each: OngoingTransaction, where: TopicPartition) -> None:
         self.aborted.append((each.producer_id, where))
 
     def opens(self, where: TopicPartition, producer_id: int, first_offset: int = 5, epoch: int = 0) -> None:
-        self.open.setdefault(where, []).append(OpenTransaction(producer_id, epoch, -1, first_offset, 0))
+        self.open.setdefault(where, []).append(OngoingTransaction(producer_id, epoch, -1, first_offset, 0))
 
     async def look(self, looks: int = 1) -> None:
         """Look, so many times at the most."""
@@ -148,7 +148,7 @@ async def test_what_no_coordinator_has_is_aborted(world: Callable[[], World]) ->
     it.opens(T0, 1)
     it.opens(T1, 1)
     it.opens(T1, 2, 6)
-    it.in_slots = [(7, OpenTransaction(3, 0, -1, 1, 0))]
+    it.in_slots = [(7, OngoingTransaction(3, 0, -1, 1, 0))]
     it.entries = {"x": (1, [T1]), "y": (2, [T1]), "z": (9, [T0])}
     await it.look()
     assert it.aborted == [(1, T0), (3, TopicPartition(GROUP_METADATA_TOPIC, 7))]
@@ -268,7 +268,7 @@ async def test_an_abort_is_repeated_while_the_partitions_groups_are_read(
 
     async with running(tmp_path) as broker, asyncio.timeout(120):
         monkeypatch.setattr(broker.transactions.writer, "write_all", write)
-        broker.transactions._abort_hanging(OpenTransaction(9, 2, known, 5, 0), where)
+        broker.transactions._abort_hanging(OngoingTransaction(9, 2, known, 5, 0), where)
         await written.wait()
     assert markers == [TxnMarker(9, 2, False, sent, 0)] * 2
 

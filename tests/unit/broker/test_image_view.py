@@ -20,7 +20,7 @@ from muster.protocol import messages as m
 from muster.protocol.group_partitions import group_partition
 from muster.protocol.records.record_batch import iter_headers
 from muster.zookeeper.base.image import ClusterImage, PartitionImage, TopicImage
-from muster.zookeeper.base.znodes import BrokerRegistration, Endpoint, PartitionState, TopicRegistration
+from muster.zookeeper.base.znodes import BrokerEndpoint, BrokerRegistration, LeaderAndIsr, TopicRegistration
 from tests.support.brokers import log_of, running, topic_of
 from tests.support.held_disk import Asked
 from tests.support.written import build_batch
@@ -32,7 +32,9 @@ one that the controller has not seen; and one that there is not."""
 
 
 def registration(number: int) -> BrokerRegistration:
-    return BrokerRegistration(number, (Endpoint("PLAINTEXT", f"host{number}", 9090 + number),), 0, rack=f"r{number}")
+    return BrokerRegistration(
+        number, (BrokerEndpoint("PLAINTEXT", f"host{number}", 9090 + number),), 0, rack=f"r{number}"
+    )
 
 
 def an_image() -> ClusterImage:
@@ -42,7 +44,7 @@ def an_image() -> ClusterImage:
     replicas = {HERE: [1], ELSEWHERE: [2], NOWHERE: [3], STALE: [3], FRESH: [1]}
     topic = image.topics["t"] = TopicImage(TopicRegistration(replicas, "id"))
     for number, leader in {HERE: 1, ELSEWHERE: 2, NOWHERE: -1, STALE: 3}.items():
-        topic.states[number] = PartitionImage(PartitionState(leader, EPOCH + number, replicas[number], 5), 0)
+        topic.states[number] = PartitionImage(LeaderAndIsr(leader, EPOCH + number, replicas[number], 5), 0)
     return image
 
 
@@ -272,7 +274,7 @@ async def test_the_coordinator_of_a_group_is_the_leader_of_its_partition(broker:
     topic = image.topics[GROUP_METADATA_TOPIC] = TopicImage(TopicRegistration({0: [1], 1: [2], 2: [3]}))
     assert await coordinator("g") == nobody, "the controller has not seen it yet"
     for slot, leader in enumerate(leaders):
-        topic.states[slot] = PartitionImage(PartitionState(leader, 0, [leader], 5), 0)
+        topic.states[slot] = PartitionImage(LeaderAndIsr(leader, 0, [leader], 5), 0)
     found = [await coordinator(groups[slot]) for slot in range(3)]
     assert found == [(0, 1, "host1"), (0, 2, "host2"), nobody]
 
@@ -285,8 +287,8 @@ async def test_a_topic_may_be_given_to_any_broker_that_is_registered(broker: Bro
 def test_each_address_is_for_those_that_can_use_it() -> None:
     """A broker of Kafka's that has no open listener, and two of ours, of which one speaks as the drafts had it."""
     image = an_image()
-    image.brokers[1] = registration(1)._replace(draft_listener=Endpoint("DRAFT", "host1", 7001))
-    image.brokers[3] = BrokerRegistration(3, (Endpoint("SSL", "host3", 9093, "SSL"),), 0)
+    image.brokers[1] = registration(1)._replace(draft_listener=BrokerEndpoint("DRAFT", "host1", 7001))
+    image.brokers[3] = BrokerRegistration(3, (BrokerEndpoint("SSL", "host3", 9093, "SSL"),), 0)
     view = ImageView("cluster", Node(1, "host1", 9091), image)
     assert [node.node_id for node in view.nodes] == [1, 2]
     assert view.node_of(3) is None

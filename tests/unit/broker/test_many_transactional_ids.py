@@ -18,7 +18,7 @@ from muster.coordinator.shards.served_shard import ServedShard
 from muster.coordinator.transactions.entry import ONGOING, Transaction
 from muster.coordinator.transactions.shard import IDS_AT_A_TIME
 from muster.errors import ErrorCode
-from muster.log import OpenTransaction
+from muster.log import OngoingTransaction
 from muster.model import TopicPartition
 from muster.protocol import messages as m
 from muster.protocol import transaction_messages as t
@@ -169,7 +169,7 @@ async def test_the_look_for_transactions_that_hang_takes_many_short_steps(
     """Every id has an open transaction in a partition, one of them in a second partition that it has not added."""
     place, other = TopicPartition("t", 0), TopicPartition("t", 1)
     opened = {
-        TransactionKey(where, producer_id, producer_id): OpenTransaction(producer_id, 0, -1, producer_id, 0)
+        TransactionKey(where, producer_id, producer_id): OngoingTransaction(producer_id, 0, -1, producer_id, 0)
         for where, ids in ((place, range(len(NAMES))), (other, [3]))
         for producer_id in ids
     }
@@ -212,7 +212,7 @@ async def test_the_look_for_transactions_that_hang_takes_many_short_steps(
 
 async def test_a_look_is_not_finished_after_the_end(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = broker.transactions._hanging
-    each = OpenTransaction(1, 0, -1, 0, 0)
+    each = OngoingTransaction(1, 0, -1, 0, 0)
     monkeypatch.setattr(looks, "_opened", lambda: {TransactionKey(TopicPartition("t", 0), 1, 0): each})
     looks._check()
     assert len(looks._slices) == 1

@@ -18,7 +18,7 @@ from muster.broker.transactions.marker_routes import MarkerRoutes
 from muster.broker.transactions.markers import RETRY_S, MarkerSender
 from muster.broker.transactions.verification import SupportedOperation, Verifier
 from muster.coordinator.transactions.effects import Markers, MarkersLost
-from muster.coordinator.transactions.rules import Producer
+from muster.coordinator.transactions.rules import ProducerIdentity
 from muster.errors import ErrorCode
 from muster.model import Node, TopicPartition
 from muster.protocol.records.control_records import TxnMarker
@@ -240,6 +240,6 @@ async def test_an_error_of_a_newer_broker_is_an_unknown_one():
     answers: list[Any] = []
     MarkerRoutes(other, other, other).write(TxnMarker(9, 1, True, 3, 2), [T0], answers.append)
     Verifier(BrokerConfig(), other, other, other).ask(
-        "x", Producer(9, 1), frozenset([T0]), SupportedOperation.ADD, answers.append
+        "x", ProducerIdentity(9, 1), frozenset([T0]), SupportedOperation.ADD, answers.append
     )
     assert answers == [{T0: ErrorCode.UNKNOWN_SERVER_ERROR}] * 2

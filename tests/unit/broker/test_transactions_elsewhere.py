@@ -17,7 +17,7 @@ from muster.broker.transactions.markers import MarkerWriter
 from muster.broker.transactions.partition_locator import PartitionLocator
 from muster.broker.transactions.service import TransactionService
 from muster.broker.transactions.verification import SupportedOperation, Verifier
-from muster.coordinator.transactions.rules import Producer
+from muster.coordinator.transactions.rules import ProducerIdentity
 from muster.errors import ErrorCode
 from muster.model import GROUP_METADATA_TOPIC, Node, TopicPartition
 from muster.protocol import transaction_messages as t
@@ -187,7 +187,7 @@ async def test_another_broker_is_asked_as_a_broker_asks(
 ) -> None:
     world = World()
     found: list[Any] = []
-    world.verifier().ask("x", Producer(7, 2), frozenset((T1, T2)), operation, found.append)
+    world.verifier().ask("x", ProducerIdentity(7, 2), frozenset((T1, T2)), operation, found.append)
     [(node, purpose, request, done)] = world.asked
     assert (node, purpose) == (THERE, Purpose.VERIFICATION)
     assert isinstance(request, t.AddPartitionsToTxnRequest)
@@ -205,7 +205,7 @@ async def test_without_a_coordinator_nobody_is_asked(is_there: bool) -> None:
     world = World()
     found: list[Any] = []
     world.coordinating, world.is_there = None, is_there
-    world.verifier().ask("x", Producer(7, 2), frozenset((T1,)), SupportedOperation.ADD, found.append)
+    world.verifier().ask("x", ProducerIdentity(7, 2), frozenset((T1,)), SupportedOperation.ADD, found.append)
     assert found == [{T1: ErrorCode.COORDINATOR_NOT_AVAILABLE}]
     assert not world.asked
 
@@ -213,7 +213,9 @@ async def test_without_a_coordinator_nobody_is_asked(is_there: bool) -> None:
 async def test_a_coordinator_that_is_finishing_the_last_transaction_is_asked_again() -> None:
     world = World()
     found: list[Any] = []
-    world.verifier().ask("x", Producer(7, 2), frozenset((T1, T2)), SupportedOperation.ADD, found.append, patient=True)
+    world.verifier().ask(
+        "x", ProducerIdentity(7, 2), frozenset((T1, T2)), SupportedOperation.ADD, found.append, patient=True
+    )
     world.asked[0][3](answers(ErrorCode.CONCURRENT_TRANSACTIONS))
     assert found == []
     async with asyncio.timeout(120):

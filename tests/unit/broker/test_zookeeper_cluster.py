@@ -20,8 +20,8 @@ from muster.protocol import messages as m
 from muster.zookeeper.base.operations import Create, Delete, GetChildren, GetData, SetData, ensure_path
 from muster.zookeeper.base.znodes import (
     CONTROLLER_EPOCH,
+    BrokerEndpoint,
     BrokerRegistration,
-    Endpoint,
     TopicRegistration,
     partition_state_path,
     topic_path,
@@ -339,7 +339,7 @@ async def update(
 @pytest.mark.parametrize("trace", ["broker", "epoch"])
 async def test_a_cluster_of_kafkas_brokers_is_left_alone(cluster: SimCluster, trace: str) -> None:
     if trace == "broker":
-        registration = BrokerRegistration(5, (Endpoint("PLAINTEXT", "host", 9092),), 0)
+        registration = BrokerRegistration(5, (BrokerEndpoint("PLAINTEXT", "host", 9092),), 0)
         cluster.plan(ensure_path("/brokers/ids"))
         cluster.do(Create("/brokers/ids/5", registration.encode(), ephemeral=True))
     else:
@@ -384,7 +384,7 @@ async def test_an_id_whose_session_ends_is_taken_over(
     former = cluster.zookeeper.connect("former", timeout_ms=4_000)
     cluster.zookeeper.settle()
     async with cluster.running(2):
-        registration = BrokerRegistration(1, (Endpoint("PLAINTEXT", "host", 9092),), 0)
+        registration = BrokerRegistration(1, (BrokerEndpoint("PLAINTEXT", "host", 9092),), 0)
         cluster.zookeeper.do(former, Create("/brokers/ids/1", registration.encode(), ephemeral=True))
         broker, _ = cluster.make(1)
         starting = asyncio.ensure_future(broker.start())
@@ -436,7 +436,7 @@ async def test_fetches_that_wait_are_answered_when_the_leader_has_moved(cluster:
 
 def give_away(cluster: SimCluster, topic: str) -> None:
     """Have another broker lead the only partition of a topic."""
-    registration = BrokerRegistration(2, (Endpoint("PLAINTEXT", "host", 9092),), 0)
+    registration = BrokerRegistration(2, (BrokerEndpoint("PLAINTEXT", "host", 9092),), 0)
     cluster.do(Create("/brokers/ids/2", registration.encode(), ephemeral=True))
     registered, _ = cluster.do(GetData(topic_path(topic)))
     cluster.do(SetData(topic_path(topic), (registered or b"").replace(b"[1]", b"[2]")))

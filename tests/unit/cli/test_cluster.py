@@ -8,14 +8,14 @@ import signal
 
 import pytest
 
-from muster.cli.servers.cluster import STOPPING, Signals
+from muster.cli.servers.cluster import STOPPING, StopSignals
 
 
 @pytest.mark.parametrize("number", STOPPING)
 def test_the_first_signal_interrupts_and_the_next_shortens_the_end(number: signal.Signals):
     before = signal.getsignal(number)
     shortened: list[str] = []
-    signals = Signals()
+    signals = StopSignals()
     signals.on_second = lambda: shortened.append("killed")
     with signals:
         with pytest.raises(KeyboardInterrupt) as told:
@@ -31,7 +31,7 @@ def test_the_first_signal_interrupts_and_the_next_shortens_the_end(number: signa
 def test_behind_nohup_a_closed_terminal_ends_nothing():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with Signals():
+        with StopSignals():
             try:
                 os.kill(os.getpid(), signal.SIGHUP)
             except KeyboardInterrupt:  # it would end the tests

@@ -12,7 +12,7 @@ from muster.compare.rules.checks import ResultCheck, is_well, judge
 from muster.compare.rules.counters import ZooKeeperCounters
 from muster.compare.rules.formulas import Scheme
 from muster.compare.rules.results import Results, SchemeRun, StepResult, Work, from_json, to_json
-from muster.compare.rules.workload import Kind
+from muster.compare.rules.workload import StepKind
 from tests.support.compare_results import differing, run, sample
 
 
@@ -58,7 +58,7 @@ def lost(of: SchemeRun) -> None:
 
 
 def accepted(of: SchemeRun) -> None:
-    of.of_kind(Kind.FREEZE)[0].stale_commits = {"accepted": 1}
+    of.of_kind(StepKind.FREEZE)[0].stale_commits = {"accepted": 1}
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_counts_of_steps_in_which_sessions_ended_are_not_judged(scheme: Scheme) 
 @pytest.mark.parametrize("outcomes", [{}, {"none": 1}])
 def test_a_commit_that_was_never_tried_is_not_taken_for_a_refused_one(outcomes: dict[str, int]) -> None:
     results = sample(Scheme.SERVER)
-    results.runs[0].of_kind(Kind.FREEZE)[0].stale_commits = outcomes
+    results.runs[0].of_kind(StepKind.FREEZE)[0].stale_commits = outcomes
     (found,) = [check for check in judge(results) if check.name == "a resumed member cannot commit"]
     assert found.ok is None
 
@@ -151,7 +151,7 @@ def test_one_disturbed_step_does_not_hide_another() -> None:
     assert wrong(results) == ["ZooKeeper's reads of a change"]
 
 
-def of_kind(run: SchemeRun, kind: Kind) -> StepResult:
+def of_kind(run: SchemeRun, kind: StepKind) -> StepResult:
     return run.of_kind(kind)[0]
 
 
@@ -161,11 +161,11 @@ def of_kind(run: SchemeRun, kind: Kind) -> StepResult:
         (lambda run: setattr(run, "doubles", []), "two members read the same partitions while a server lags"),
         (lambda run: lost(run), "no record is lost while a server lags"),
         (
-            lambda run: setattr(of_kind(run, Kind.LATE), "work", Work(3, 3)),
+            lambda run: setattr(of_kind(run, StepKind.LATE), "work", Work(3, 3)),
             "attempts fail while members see different members",
         ),
         (
-            lambda run: setattr(of_kind(run, Kind.BROKER), "work", Work(5, 5)),
+            lambda run: setattr(of_kind(run, StepKind.BROKER), "work", Work(5, 5)),
             "with watch_brokers all members rebalance when a broker stops and restarts",
         ),
     ],
@@ -184,7 +184,7 @@ def test_servers_that_differ_must_show_what_is_wrong_and_lose_nothing(
 def test_flaws_that_do_not_show_are_not_judged_where_sessions_ended_unmeant(disturbed: int) -> None:
     results = sample(Scheme.WATCHERS)
     results.differing = found = differing()
-    found.doubles, of_kind(found, Kind.LATE).work = [], Work(3, 3)
+    found.doubles, of_kind(found, StepKind.LATE).work = [], Work(3, 3)
     assert len(wrong(results)) == 2
     found.steps[disturbed].expired = 1
     judged = {check.name: check for check in judge(results)}
@@ -199,12 +199,12 @@ def test_flaws_that_do_not_show_are_not_judged_where_sessions_ended_unmeant(dist
 
 def test_what_scheme_1_lacks_must_show() -> None:
     results = sample(Scheme.WATCHERS)
-    of_kind(results.runs[0], Kind.BROKER).work = Work(3, 3)
+    of_kind(results.runs[0], StepKind.BROKER).work = Work(3, 3)
     assert wrong(results) == ["without watch_brokers no member rebalances when a broker stops and restarts"]
     results = sample(Scheme.WATCHERS)
-    of_kind(results.runs[0], Kind.FREEZE).stale_commits = {"refused": 1}
+    of_kind(results.runs[0], StepKind.FREEZE).stale_commits = {"refused": 1}
     assert wrong(results) == ["a resumed member can commit to partitions that it has lost, from its next session"]
-    of_kind(results.runs[0], Kind.FREEZE).stale_commits = {"none": 1}
+    of_kind(results.runs[0], StepKind.FREEZE).stale_commits = {"none": 1}
     assert is_well(judge(results))
 
 

@@ -8,16 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.compare.rules.workload import LOSSES, Kind, WorkloadStep, differing_script, fragile, hosts, script
+from muster.compare.rules.workload import LOSSES, StepKind, WorkloadStep, differing_script, fragile, hosts, script
 
 
 def test_the_steps_of_five_members() -> None:
-    joins = [WorkloadStep(Kind.JOIN, f"m{number}") for number in range(1, 6)]
-    losses = [WorkloadStep(Kind.LEAVE, "m1"), WorkloadStep(Kind.CRASH, "m2"), WorkloadStep(Kind.FREEZE, "m3")]
-    assert script(5) == [*joins, *losses, WorkloadStep(Kind.BROKER), WorkloadStep(Kind.ZOOKEEPER)]
+    joins = [WorkloadStep(StepKind.JOIN, f"m{number}") for number in range(1, 6)]
+    losses = [
+        WorkloadStep(StepKind.LEAVE, "m1"),
+        WorkloadStep(StepKind.CRASH, "m2"),
+        WorkloadStep(StepKind.FREEZE, "m3"),
+    ]
+    assert script(5) == [*joins, *losses, WorkloadStep(StepKind.BROKER), WorkloadStep(StepKind.ZOOKEEPER)]
     assert script(5, broker=False, zookeeper=False) == [*joins, *losses]
     assert [str(step) for step in script(5)[4:7]] == ["m5 joins", "m1 leaves", "m2 crashes"]
-    assert str(WorkloadStep(Kind.BROKER)) == "a broker stops and restarts"
+    assert str(WorkloadStep(StepKind.BROKER)) == "a broker stops and restarts"
 
 
 def test_a_group_of_two_is_filled_up_before_each_loss() -> None:
@@ -49,18 +53,18 @@ def test_a_group_that_nobody_could_take_over_is_refused(size: int) -> None:
 def test_somebody_takes_over_whatever_is_lost(size: int, per_host: int) -> None:
     steps = script(size)
     members: set[str] = set()
-    came = [step.member for step in steps if step.kind is Kind.JOIN]
+    came = [step.member for step in steps if step.kind is StepKind.JOIN]
     assert came == sorted(came)
     for step in steps:
-        if step.kind is Kind.JOIN:
+        if step.kind is StepKind.JOIN:
             assert step.member not in members
             members.add(step.member)
         elif step.kind in LOSSES:
             members.remove(step.member)  # one that is there
             assert members
-    assert [step.kind for step in steps[:size]] == [Kind.JOIN] * size
+    assert [step.kind for step in steps[:size]] == [StepKind.JOIN] * size
     kinds = Counter(step.kind for step in steps)
-    assert all(kinds[kind] == 1 for kind in Kind if kind not in (Kind.JOIN, Kind.LATE, Kind.LAG))
+    assert all(kinds[kind] == 1 for kind in StepKind if kind not in (StepKind.JOIN, StepKind.LATE, StepKind.LAG))
     shared = hosts(steps, per_host)
     assert sorted(name for names in shared for name in names) == sorted({s.member for s in steps if s.member})
     assert all([name] in shared for name in fragile(steps))
@@ -69,6 +73,6 @@ def test_somebody_takes_over_whatever_is_lost(size: int, per_host: int) -> None:
 
 def test_only_a_step_that_takes_a_member_away_ends_its_session() -> None:
     """A newcomer that loses its session rebalances once more, and the counts of its step say nothing."""
-    meant = {kind for kind in Kind if WorkloadStep(kind, "m1").ends_session_of("m1")}
-    assert meant == {Kind.CRASH, Kind.FREEZE, Kind.LAG}
-    assert not any(WorkloadStep(kind, "m1").ends_session_of("m2") for kind in Kind)
+    meant = {kind for kind in StepKind if WorkloadStep(kind, "m1").ends_session_of("m1")}
+    assert meant == {StepKind.CRASH, StepKind.FREEZE, StepKind.LAG}
+    assert not any(WorkloadStep(kind, "m1").ends_session_of("m2") for kind in StepKind)

@@ -9,7 +9,7 @@ import pytest
 
 from muster.coordinator.groups.config import GroupConfig
 from muster.coordinator.groups.effects import Effects, Origin
-from muster.coordinator.groups.kinds import Group
+from muster.coordinator.groups.kinds import AnyGroup
 from muster.coordinator.groups.shard import GroupShard
 from muster.coordinator.shards.clocks import NEVER
 from muster.coordinator.shards.served_shard import Reply, Ticket
@@ -121,7 +121,7 @@ def shard(team: Team) -> Iterator[GroupShard]:
     assert reply.response.error_code == ErrorCode.MEMBER_ID_REQUIRED
     yield shard
     assert isinstance(team, Team)
-    kinds: list[Group] = list(shard.groups.values())  # both are groups, for mypy too
+    kinds: list[AnyGroup] = list(shard.groups.values())  # both are groups, for mypy too
     assert {group.group_id for group in kinds} <= {"team", "classic"}
 
 

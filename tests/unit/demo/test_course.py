@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from muster.demo.course import Course
-from muster.demo.data.events import FLIGHTS_STREAM, WEATHER_STREAM, Event
+from muster.demo.data.events import FLIGHTS_STREAM, WEATHER_STREAM, StreamEvent
 from muster.demo.data.incoming_files import IncomingFiles
 
 
@@ -47,8 +47,10 @@ def test_the_lag_of_groups_is_not_known_before_each_was_seen() -> None:
 def test_files_appear_whole_in_order_with_the_topic_of_each_record(tmp_path: Path) -> None:
     at = datetime(2013, 1, 1, tzinfo=UTC)
     slices = IncomingFiles(tmp_path / "incoming", {FLIGHTS_STREAM: "f", WEATHER_STREAM: "w"})
-    slices.write([Event(at, FLIGHTS_STREAM, "N1", '{"id":0}'), Event(at, WEATHER_STREAM, "JFK", '{"temp":1}')])
-    slices.write([Event(at, FLIGHTS_STREAM, "N2", '{"id":1}')])
+    slices.write(
+        [StreamEvent(at, FLIGHTS_STREAM, "N1", '{"id":0}'), StreamEvent(at, WEATHER_STREAM, "JFK", '{"temp":1}')]
+    )
+    slices.write([StreamEvent(at, FLIGHTS_STREAM, "N2", '{"id":1}')])
     files = sorted(path for path in (tmp_path / "incoming").iterdir())
     assert [path.name for path in files] == ["000000.json", "000001.json"]
     assert slices.files == 2

@@ -16,8 +16,8 @@ from muster.demo.data.events import (
     LATE_EVERY,
     WEATHER_STREAM,
     Delays,
-    Event,
     FlightFault,
+    StreamEvent,
     Truth,
     events,
     in_order,
@@ -29,15 +29,15 @@ SOME = 9_000
 
 
 @pytest.fixture(scope="module")
-def sent() -> list[Event]:
+def sent() -> list[StreamEvent]:
     return list(events(SOME))
 
 
-def hour_of(event: Event) -> datetime:
+def hour_of(event: StreamEvent) -> datetime:
     return datetime.fromisoformat(str(event.row["time_hour"]))
 
 
-def test_every_flight_is_sent_once_with_ids_in_the_order_of_sending(sent: list[Event]) -> None:
+def test_every_flight_is_sent_once_with_ids_in_the_order_of_sending(sent: list[StreamEvent]) -> None:
     own = [event for event in sent if event.stream == FLIGHTS_STREAM]
     assert [event.id for event in own] == list(range(SOME))
     assert [flight_id(event.value) for event in own] == list(range(SOME))
@@ -47,11 +47,11 @@ def test_every_flight_is_sent_once_with_ids_in_the_order_of_sending(sent: list[E
     )
 
 
-def test_the_clock_never_goes_back(sent: list[Event]) -> None:
+def test_the_clock_never_goes_back(sent: list[StreamEvent]) -> None:
     assert all(one.at <= other.at for one, other in pairwise(sent))
 
 
-def test_late_flights_are_late_by_far_and_others_are_not(sent: list[Event]) -> None:
+def test_late_flights_are_late_by_far_and_others_are_not(sent: list[StreamEvent]) -> None:
     """The pipeline decides by `seen_at`, so no flight may be near the border."""
     slack = timedelta(days=1)
     late = [event.at - hour_of(event) for event in sent if event.fault is FlightFault.LATE]
@@ -62,7 +62,7 @@ def test_late_flights_are_late_by_far_and_others_are_not(sent: list[Event]) -> N
     assert HELD_BACK > ALLOWED_LATENESS
 
 
-def test_damaged_flights_are_of_three_kinds_and_still_have_their_ids(sent: list[Event]) -> None:
+def test_damaged_flights_are_of_three_kinds_and_still_have_their_ids(sent: list[StreamEvent]) -> None:
     damaged = [event for event in sent if event.fault not in (None, FlightFault.LATE)]
     assert len(damaged) == SOME // DAMAGED_EVERY
     for event in damaged:
@@ -77,7 +77,7 @@ def test_damaged_flights_are_of_three_kinds_and_still_have_their_ids(sent: list[
     assert {event.fault for event in damaged} == {FlightFault.NOT_JSON, FlightFault.NO_HOUR, FlightFault.UNKNOWN}
 
 
-def test_the_weather_of_an_hour_comes_before_the_flights_that_leave_in_it(sent: list[Event]) -> None:
+def test_the_weather_of_an_hour_comes_before_the_flights_that_leave_in_it(sent: list[StreamEvent]) -> None:
     seen: set[tuple[str, datetime]] = set()
     everything = {(event.key, event.at) for event in sent if event.stream == WEATHER_STREAM}
     for event in sent:
@@ -88,7 +88,7 @@ def test_the_weather_of_an_hour_comes_before_the_flights_that_leave_in_it(sent: 
             assert place in seen or place not in everything
 
 
-def test_the_truth_counts_good_flights_by_day_origin_and_carrier(sent: list[Event]) -> None:
+def test_the_truth_counts_good_flights_by_day_origin_and_carrier(sent: list[StreamEvent]) -> None:
     expected = Truth()
     assert list(expected.watch(sent)) == sent
     assert expected.flights == SOME

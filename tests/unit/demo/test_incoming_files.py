@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from muster.demo.data.events import FLIGHTS_STREAM, WEATHER_STREAM, Event
+from muster.demo.data.events import FLIGHTS_STREAM, WEATHER_STREAM, StreamEvent
 from muster.demo.data.incoming_files import IncomingFiles
 
 TOPICS = {FLIGHTS_STREAM: "my-flights", WEATHER_STREAM: "my-weather"}
 
 
-def event(number: int, stream: str = FLIGHTS_STREAM) -> Event:
-    return Event(datetime(2013, 1, 1, tzinfo=UTC), stream, f"N{number}", f'{{"id":{number},"dest":"Ñ\u2028"}}')
+def event(number: int, stream: str = FLIGHTS_STREAM) -> StreamEvent:
+    return StreamEvent(datetime(2013, 1, 1, tzinfo=UTC), stream, f"N{number}", f'{{"id":{number},"dest":"Ñ\u2028"}}')
 
 
 def test_files_hold_the_records_in_order_each_with_its_topic(tmp_path: Path) -> None:

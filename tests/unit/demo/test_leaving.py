@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from muster.demo.run.job import Job
+from muster.demo.run.job import DemoJob
 
 
 class Member:
@@ -19,7 +19,7 @@ class Member:
 async def test_a_member_that_leaves_is_not_killed_because_the_machine_is_busy() -> None:
     """Its session would expire, and the demo would look in vain for a member that left."""
 
-    class LeavingJob(Job):
+    class LeavingJob(DemoJob):
         def __init__(self, member: Any) -> None:
             self._members = {"python-1": member}
 

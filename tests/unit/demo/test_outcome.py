@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from muster.demo.data.events import FLIGHTS_STREAM, WEATHER_STREAM, Event, FlightFault
+from muster.demo.data.events import FLIGHTS_STREAM, WEATHER_STREAM, FlightFault, StreamEvent
 from muster.demo.judge.outcome import WEATHER, by_weather, compare, figures, kind_of_weather
 from muster.demo.run.examination import Examination
 from muster.demo.run.job import DemoOptions, DemoRun
@@ -25,12 +25,12 @@ SKY: dict[str, Any] = {"wind_speed": 5.0, "precip": 0.0, "visib": 10.0}
 DELAYS = (7, None, 3, 0)
 
 
-def sent() -> list[Event]:
+def sent() -> list[StreamEvent]:
     """An hour's weather, four good flights, and a late one."""
-    weather = Event(AT, WEATHER_STREAM, "JFK", "{}", row={"station": "JFK", "hour": HOUR, **SKY})
+    weather = StreamEvent(AT, WEATHER_STREAM, "JFK", "{}", row={"station": "JFK", "hour": HOUR, **SKY})
     rows = [{"origin": "JFK", "carrier": "AA", "time_hour": HOUR, "dep_delay": delay} for delay in DELAYS]
-    good = [Event(AT, FLIGHTS_STREAM, "N1", value(number), number, None, row) for number, row in enumerate(rows)]
-    return [weather, *good, Event(AT, FLIGHTS_STREAM, "N1", value(4), 4, FlightFault.LATE, {})]
+    good = [StreamEvent(AT, FLIGHTS_STREAM, "N1", value(number), number, None, row) for number, row in enumerate(rows)]
+    return [weather, *good, StreamEvent(AT, FLIGHTS_STREAM, "N1", value(4), 4, FlightFault.LATE, {})]
 
 
 def value(number: int) -> str:

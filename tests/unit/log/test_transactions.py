@@ -10,7 +10,7 @@ import pytest
 from muster.errors import ErrorCode
 from muster.log import FsyncPolicy, LogConfig, LogError, LogStore, MarkerResult, PartitionLog
 from muster.log.producers.producer_state import PartitionProducers
-from muster.log.producers.transactions import OpenTransaction
+from muster.log.producers.transactions import OngoingTransaction
 from muster.log.segments.aborted_index import AbortedTxn
 from muster.model import TopicPartition
 from muster.protocol.api import READ_COMMITTED, READ_UNCOMMITTED
@@ -318,7 +318,7 @@ def test_snapshots_have_open_transactions_and_coordinator_epochs():
     assert found.producers == state.producers
     assert list(found.transactions.open.items()) == [(200, 8), (250, 1), (300, 9)]
     assert found.producers[7].coordinator_epoch == 3
-    assert found.open_transactions()[0] == OpenTransaction(8, 0, -1, 200, NOW)
+    assert found.open_transactions()[0] == OngoingTransaction(8, 0, -1, 200, NOW)
 
 
 def test_a_producer_with_an_open_transaction_is_not_forgotten():
@@ -366,7 +366,7 @@ def test_what_is_open_is_not_stable(log):
     assert begin(log, 8) == 3
     assert log.last_stable_offset == 1
     assert [log.readable_end(level) for level in (READ_COMMITTED, READ_UNCOMMITTED)] == [1, 4]
-    assert log.open_transactions() == [OpenTransaction(7, 0, -1, 1, NOW), OpenTransaction(8, 0, -1, 3, NOW)]
+    assert log.open_transactions() == [OngoingTransaction(7, 0, -1, 1, NOW), OngoingTransaction(8, 0, -1, 3, NOW)]
     assert end(log, 7, commit=True) == 4
     assert (log.last_stable_offset, open_firsts(log.open_transactions())) == (3, [(8, 3)])
     assert end(log, 8, commit=False) == 5

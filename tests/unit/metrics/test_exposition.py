@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families as plain
 
 from muster.errors import ConfigError
 from muster.metrics import exposition
-from muster.metrics.families import Buckets, Family, Kind, counter, gauge, value_of
+from muster.metrics.families import Buckets, Family, MetricType, counter, gauge, value_of
 
 OPEN = "application/openmetrics-text; version=1.0.0"
 
@@ -21,8 +21,8 @@ def families() -> list[Family]:
     return [
         counter("messages_total", "Records.").add(7).add(5, topic=odd),
         gauge("numgroups", "Groups.").add(3, state="Stable"),
-        Family("offset_commit_count", Kind.UNKNOWN, "Offsets.").add(9),
-        Family("took", Kind.HISTOGRAM, "Milliseconds.").add(took.seen(), request="Fetch"),
+        Family("offset_commit_count", MetricType.UNKNOWN, "Offsets.").add(9),
+        Family("took", MetricType.HISTOGRAM, "Milliseconds.").add(took.seen(), request="Fetch"),
     ]
 
 

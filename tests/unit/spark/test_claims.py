@@ -5,7 +5,7 @@ import json
 import pytest
 
 from muster.spark.offsets import Claim, OffsetFormatError, QueryOffset, TopicState, from_json, to_json
-from muster.spark.source.bounds import PositionState, judge
+from muster.spark.source.bounds import PositionValidity, judge
 from muster.spark.source.claims import BatchState, ResumeMode, resume_position
 from tests.support.claims_query import P0, P1, P2, START, Query
 
@@ -45,11 +45,11 @@ def test_what_somebody_else_committed_is_obeyed_unless_the_checkpoint_is_to_be_b
 @pytest.mark.parametrize(
     ("position", "verdict"),
     [
-        (9, PositionState.GONE),
-        (10, PositionState.GOOD),
-        (15, PositionState.GOOD),
-        (20, PositionState.GOOD),
-        (21, PositionState.BEYOND),
+        (9, PositionValidity.GONE),
+        (10, PositionValidity.GOOD),
+        (15, PositionValidity.GOOD),
+        (20, PositionValidity.GOOD),
+        (21, PositionValidity.BEYOND),
     ],
 )
 def test_what_a_position_is_worth(position, verdict):

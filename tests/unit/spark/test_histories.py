@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from muster.model import TopicPartition
 from muster.spark.offsets import INITIAL, TopicState, from_json, to_json
-from muster.spark.source.bounds import PositionState, judge
+from muster.spark.source.bounds import PositionValidity, judge
 from muster.spark.source.claims import BatchState, QueryClaims
 from tests.support.scale import examples
 
@@ -129,7 +129,7 @@ class World:
     def judge(self):
         for partition, position in self.claims.positions().items():
             log = self.logs.get(partition)
-            if log is not None and judge(position, log.start, log.end) is not PositionState.GOOD:
+            if log is not None and judge(position, log.start, log.end) is not PositionValidity.GOOD:
                 self.claims.lost(partition, log.start, f"{partition} at {position}")
         self.told += self.claims.take_losses()
 

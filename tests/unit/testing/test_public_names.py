@@ -30,7 +30,7 @@ FACES = [
     (kit.Kafka, async_kit.AsyncKafka, BLOCKING_ALONE),
     (kit.Fault, async_kit.AsyncFault, {"body"}),
     (kit.Group, async_kit.AsyncGroup, {"group_id"}),
-    (kit.Clock, async_kit.AsyncClock, set[str]()),
+    (kit.GroupClock, async_kit.AsyncGroupClock, set[str]()),
 ]
 
 

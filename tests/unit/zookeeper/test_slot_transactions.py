@@ -21,7 +21,7 @@ from muster.zookeeper.cluster import cached_znode, group_store
 from muster.zookeeper.cluster.cached_znode import PendingZnode
 from muster.zookeeper.cluster.group_store import GroupJournal, GroupStore
 from muster.zookeeper.cluster.group_znodes import (
-    PendingOffsets,
+    PendingOffsetsZnode,
     encode_pending,
     groups_path,
     pending_name,
@@ -298,10 +298,10 @@ def test_names_and_contents() -> None:
     records: list[tuple[bytes, bytes | None, int]] = [
         (bytes([n]), None if n % 2 else b"v" * n, n * 10**12) for n in range(9)
     ]
-    assert read_pending("p", encode_pending(records, 5, 2**60, 7)) == PendingOffsets(2**60, 7, records)
+    assert read_pending("p", encode_pending(records, 5, 2**60, 7)) == PendingOffsetsZnode(2**60, 7, records)
     large: list[tuple[bytes, bytes | None, int]] = [(b"%d" % n, b"v" * 3_000, n) for n in range(50)]
     assert len(encode_pending(large, 5, 1, 0)) < 10_000
-    assert read_pending("p", encode_pending(large, 5, 1, 0)) == PendingOffsets(1, 0, large)
+    assert read_pending("p", encode_pending(large, 5, 1, 0)) == PendingOffsetsZnode(1, 0, large)
 
 
 def test_what_is_not_needed_is_not_kept() -> None:

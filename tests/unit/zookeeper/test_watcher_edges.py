@@ -6,7 +6,7 @@ import pytest
 
 from muster.model import TopicPartition
 from muster.zookeeper.base import operations as zk
-from muster.zookeeper.watchers.asks import Notify, Pause
+from muster.zookeeper.watchers.asks import NotifyUser, Pause
 from muster.zookeeper.watchers.states import WatcherState
 from muster.zookeeper.watchers.subscription import WatcherSubscription
 from tests.support.watcher_world import World, alone, changed
@@ -88,7 +88,7 @@ def test_a_watch_that_zookeeper_refuses_is_set_later() -> None:
     member.watched(changed("/consumers/g/ids"))
     plan = member.attend()
     assert plan.send(None) == zk.Exists("/consumers/g/ids", watch=True)
-    assert isinstance(plan.throw(zk.NotPermittedError("/consumers/g/ids")), Notify)
+    assert isinstance(plan.throw(zk.NotPermittedError("/consumers/g/ids")), NotifyUser)
     assert isinstance(plan.send(None), Pause)
     with pytest.raises(StopIteration):
         plan.send(None)

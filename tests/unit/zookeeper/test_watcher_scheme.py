@@ -10,7 +10,7 @@ from muster.errors import ConfigError
 from muster.model import TopicPartition
 from muster.zookeeper.base import znodes
 from muster.zookeeper.base.operations import Ask, Create, Delete, Exists, GetChildren, GetData, SetData
-from muster.zookeeper.watchers.asks import Level, Notify, RebalanceFailedError, StartFetching
+from muster.zookeeper.watchers.asks import Level, NotifyUser, RebalanceFailedError, StartFetching
 from muster.zookeeper.watchers.scheme import WatcherMember
 from muster.zookeeper.watchers.settings import WatcherSettings, new_consumer_id
 from muster.zookeeper.watchers.states import TRANSITIONS, WatcherEvent, WatcherState
@@ -453,7 +453,7 @@ def test_committed_offsets_are_where_reading_begins(data: bytes | None, offset: 
     assert started.partitions[TopicPartition("t", 0)].offset == offset
     assert started.assignment == {TopicPartition("t", 0): "g_a-0"}
     assert [broker.node.port for broker in started.brokers if broker.node] == [9092]
-    assert len([what for what in hand.asked if isinstance(what, Notify) and what.level is Level.ERROR]) == levels
+    assert len([what for what in hand.asked if isinstance(what, NotifyUser) and what.level is Level.ERROR]) == levels
 
 
 def test_a_commit_writes_what_has_moved_and_says_what_is_not_owned() -> None:

@@ -15,17 +15,17 @@ from muster.model import Node
 from muster.zookeeper.base import znodes
 from muster.zookeeper.base.znode_json import Unreadable
 from muster.zookeeper.base.znodes import (
+    BrokerEndpoint,
     BrokerRegistration,
     Controller,
-    Endpoint,
     GroupPaths,
+    LeaderAndIsr,
     MemberRegistration,
-    PartitionState,
     SubscriptionPattern,
     TopicRegistration,
 )
 
-PLAIN = Endpoint("PLAINTEXT", "127.0.0.1", 9809)
+PLAIN = BrokerEndpoint("PLAINTEXT", "127.0.0.1", 9809)
 
 # What Kafka 0.8.2.2, 0.9, 0.10.2 and 3.9.1 wrote into a real ZooKeeper.
 BROKERS = [
@@ -131,8 +131,8 @@ def test_the_partitions_of_a_topic_are_read_in_their_order_whatever_that_of_the_
 
 def test_the_state_of_a_partition_is_as_kafka_writes_it() -> None:
     data = b'{"controller_epoch":1,"leader":0,"version":1,"leader_epoch":0,"isr":[0]}'
-    assert PartitionState(0, 0, [0], 1).encode() == data
-    assert znodes.read_partition_state("t1", 0, data) == PartitionState(0, 0, [0], 1)
+    assert LeaderAndIsr(0, 0, [0], 1).encode() == data
+    assert znodes.read_partition_state("t1", 0, data) == LeaderAndIsr(0, 0, [0], 1)
 
 
 def test_the_controller_is_as_kafka_writes_it() -> None:

@@ -33,7 +33,7 @@ from muster.model import Node
 from muster.protocol.group_partitions import group_partition
 from muster.protocol.group_records import GroupMetadataRecord, encode_record
 from muster.zookeeper.base.operations import Plan, SessionEvent, Watched, ZooKeeperError
-from muster.zookeeper.base.znodes import CoordinatorRegistration, Endpoint
+from muster.zookeeper.base.znodes import BrokerEndpoint, CoordinatorRegistration
 from muster.zookeeper.cluster.cached_znode import MAX_OFFSET_METADATA
 from muster.zookeeper.cluster.group_store import GroupStore
 from muster.zookeeper.cluster.slots import SLOT_COUNT, SlotKeeper
@@ -64,7 +64,7 @@ def check_settings(config: BrokerConfig) -> None:
 def registration_of(cluster: ClusterView) -> CoordinatorRegistration:
     """This process's registration as a coordinator, once its ports are open."""
     node, draft = cluster.node, cluster.draft_node
-    listener = Endpoint("DRAFT", draft.host, draft.port) if draft is not None else None
+    listener = BrokerEndpoint("DRAFT", draft.host, draft.port) if draft is not None else None
     return CoordinatorRegistration(node.host, node.port, listener)
 
 

@@ -47,7 +47,7 @@ from muster.zookeeper.base.operations import (
     ZooKeeperError,
     ask,
 )
-from muster.zookeeper.base.znodes import BrokerRegistration, Endpoint, TopicRegistration, broker_path
+from muster.zookeeper.base.znodes import BrokerEndpoint, BrokerRegistration, TopicRegistration, broker_path
 from muster.zookeeper.cluster.data_dirs import DataDir, next_start, refusal, registered_data_dir
 from muster.zookeeper.cluster.deletions import deletions_for, forget_deletions
 from muster.zookeeper.cluster.features import agree_on_transaction_version, change_transaction_version
@@ -181,8 +181,8 @@ class ZooKeeperCluster(Follower):
         self._parts = Parts(topics, changes, partitions, coordination, fetches, features)
         self._former = FormerTopics(topics, changes, partitions, fetches)
         self._alterations = Alterations(self.session, self.image, topics, self._brokers, self._until)
-        endpoint = Endpoint(LISTENER, node.host, node.port)
-        draft = Endpoint("DRAFT", draft_node.host, draft_node.port) if draft_node is not None else None
+        endpoint = BrokerEndpoint(LISTENER, node.host, node.port)
+        draft = BrokerEndpoint("DRAFT", draft_node.host, draft_node.port) if draft_node is not None else None
         self._registration = BrokerRegistration(
             node.node_id, (endpoint,), wall_clock_ms(), rack=node.rack, draft_listener=draft
         )

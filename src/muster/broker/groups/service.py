@@ -14,7 +14,7 @@ from muster.broker.groups.on_loop import ShardsOnLoop
 from muster.broker.topics.catalogue import Topics
 from muster.coordinator.groups.effects import GroupEvent
 from muster.coordinator.runtime import CoordinatorRuntime, GroupConfig
-from muster.log import OpenTransaction
+from muster.log import OngoingTransaction
 
 
 class GroupTopics:
@@ -83,7 +83,7 @@ class Groups(ShardsOnLoop):
         """See `Slots.is_rebalancing`."""
         return self.runtime.is_rebalancing(slot)
 
-    def open_in_slots(self) -> list[tuple[int, OpenTransaction]] | None:
+    def open_in_slots(self) -> list[tuple[int, OngoingTransaction]] | None:
         """The transactions that are open in slots without a partition; None while some are being read."""
         if self.runtime.is_loading:
             return None

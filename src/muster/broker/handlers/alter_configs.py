@@ -20,7 +20,7 @@ from muster.broker.settings import Source
 from muster.broker.topics import settings as topic_settings
 from muster.broker.topics.catalogue import TopicCatalogue, invalid_name
 from muster.broker.topics.partitions import Partitions
-from muster.broker.topics.settings import AlterOperation, Change
+from muster.broker.topics.settings import AlterOperation, SettingChange
 from muster.errors import ConfigError, ErrorCode, KafkaError
 from muster.model import GROUP_EVENTS_TOPIC
 from muster.protocol.admin_messages import (
@@ -176,7 +176,7 @@ class _Work:
             of_loggers = self._whole and kind == BROKER_LOGGER  # Kafka's AlterConfigs does not know them either
             raise KafkaError(ErrorCode.INVALID_REQUEST, unknown if of_loggers else NOT_KEPT.get(kind, unknown))
 
-    def _check_topic(self, result: _Result, name: str, changes: list[Change]) -> None:
+    def _check_topic(self, result: _Result, name: str, changes: list[SettingChange]) -> None:
         def rule(settings: Settings) -> dict[str, str]:
             return topic_settings.altered({} if self._whole else settings, changes)
 
@@ -270,8 +270,8 @@ def _not_stored(error: OSError) -> KafkaError:
     return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"The settings could not be stored: {error.strerror}")
 
 
-def _changes(settings: Sequence[tuple[str, int, str | None]]) -> list[Change]:
+def _changes(settings: Sequence[tuple[str, int, str | None]]) -> list[SettingChange]:
     for _, operation, _ in settings:
         if not AlterOperation.SET <= operation <= AlterOperation.SUBTRACT:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown operations type {operation}")
-    return [Change(name, AlterOperation(operation), value or "") for name, operation, value in settings]
+    return [SettingChange(name, AlterOperation(operation), value or "") for name, operation, value in settings]

@@ -21,7 +21,7 @@ from muster.broker.topics.fetches import ParkedFetches
 from muster.broker.topics.partitions import Partitions
 from muster.broker.transactions.verification import SupportedOperation, Verifier, of_produce
 from muster.clock import wall_clock_ms
-from muster.coordinator.transactions.rules import Producer
+from muster.coordinator.transactions.rules import ProducerIdentity
 from muster.errors import ErrorCode, KafkaError
 from muster.log import LogError
 from muster.log.batches import validation
@@ -211,7 +211,7 @@ def _verify(
         for header in append.examined.headers[:1]
         if header.is_transactional and header.producer_id >= 0  # without one the flag means nothing, as in Kafka
     }
-    producers = {Producer(header.producer_id, header.producer_epoch) for header in headers.values()}
+    producers = {ProducerIdentity(header.producer_id, header.producer_epoch) for header in headers.values()}
     if len(producers) > 1:
         return _refuse_all(request, response, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     operation = of_produce(call.version)

@@ -18,7 +18,7 @@ from muster.broker.transactions.partition_locator import PartitionLocator
 from muster.broker.transactions.service import TransactionService
 from muster.broker.transactions.verification import SupportedOperation, Verifier, of_offset_commit
 from muster.coordinator.parts import Gather
-from muster.coordinator.transactions.rules import Producer
+from muster.coordinator.transactions.rules import ProducerIdentity
 from muster.coordinator.transactions.shard import IDS_AT_A_TIME, fenced_error
 from muster.errors import ErrorCode, KafkaError
 from muster.model import GROUP_METADATA_TOPIC, INTERNAL_TOPICS, TopicPartition
@@ -122,7 +122,7 @@ def _add_partitions(
     take: Callable[[AddPartitionsToTxnResult], None],
 ) -> None:
     partitions = frozenset(TopicPartition(t.name, p) for t in requested.topics for p in t.partitions)
-    producer = Producer(requested.producer_id, requested.producer_epoch)
+    producer = ProducerIdentity(requested.producer_id, requested.producer_epoch)
 
     def added(error: ErrorCode) -> None:
         take(_result_for_all(requested, fenced_error(error, version, _FENCED_SINCE)))
@@ -187,7 +187,7 @@ def add_offsets_to_txn(here: TransactionNeeds, request: AddOffsetsToTxnRequest, 
         reply(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return
     partitions = frozenset((_partition_of(here, request.group_id),))
-    producer = Producer(request.producer_id, request.producer_epoch)
+    producer = ProducerIdentity(request.producer_id, request.producer_epoch)
     here.transactions.runtime.add_partitions(request.transactional_id, producer, partitions, 0, reply)
 
 
@@ -223,7 +223,7 @@ def txn_offset_commit(here: TransactionNeeds, request: TxnOffsetCommitRequest, c
         runtime.commit_in_transaction(request, error, guard, reply)
 
     here.groups.before_request()
-    producer = Producer(request.producer_id, request.producer_epoch)
+    producer = ProducerIdentity(request.producer_id, request.producer_epoch)
     try:
         guard = _begin_verification(here, request, producer, operation)
     except KafkaError as error:
@@ -253,7 +253,7 @@ _OF_COORDINATORS = {
 
 
 def _begin_verification(
-    here: TransactionNeeds, request: TxnOffsetCommitRequest, producer: Producer, operation: SupportedOperation
+    here: TransactionNeeds, request: TxnOffsetCommitRequest, producer: ProducerIdentity, operation: SupportedOperation
 ) -> int | None:
     """A guard; None if there is nothing to verify: no transaction begins with a commit that names no partition."""
     named = (TopicPartition(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions)

@@ -41,7 +41,7 @@ Done = Callable[[Any], None]
 """Takes the response, None if the request was given up."""
 
 
-class PendingRequest(NamedTuple):
+class LinkRequest(NamedTuple):
     """A request that is queued or sent. `oldest`: the oldest version that can express it."""
 
     request: Request[Any]
@@ -78,8 +78,8 @@ class LinkCore:
         self._began_at = 0
         self._retry_at = 0
         self._backoff_ms = FIRST_BACKOFF_MS
-        self._queued: deque[PendingRequest] = deque()
-        self._sent: deque[tuple[PendingRequest, int]] = deque()
+        self._queued: deque[LinkRequest] = deque()
+        self._sent: deque[tuple[LinkRequest, int]] = deque()
         self._versions: dict[int, tuple[int, int]] = {}
         self._correlation_id = 0
         self._buffer = bytearray()
@@ -92,7 +92,7 @@ class LinkCore:
     def ask(self, request: Request[Any], oldest: int, done: Done, now: int) -> LinkStep:
         """Send a request."""
         step = LinkStep()
-        asked = PendingRequest(request, oldest, done, now)
+        asked = LinkRequest(request, oldest, done, now)
         if self.waiting >= MOST_WAITING or (self._state is _LinkState.IDLE and now < self._retry_at):
             step.answers.append((done, None))
         elif self._state is _LinkState.READY:
@@ -148,7 +148,7 @@ class LinkCore:
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         return framing.encode_request(request, version, self._correlation_id, self._client_id)
 
-    def _send(self, asked: PendingRequest, step: LinkStep) -> None:
+    def _send(self, asked: LinkRequest, step: LinkStep) -> None:
         kind = type(asked.request)
         try:
             version = newest_common(kind, self._versions.get(kind.API_KEY))

@@ -18,7 +18,7 @@ from muster.coordinator.groups import effects
 from muster.coordinator.groups.shard import GroupCounts
 from muster.coordinator.runtime import CoordinatorRuntime
 from muster.log import PartitionLog, Traffic
-from muster.metrics.families import Family, Kind, counter, gauge
+from muster.metrics.families import Family, MetricType, counter, gauge
 
 SLICE = 500
 """How many logs or groups are read in one slice."""
@@ -57,7 +57,7 @@ def of_requests(apis: Iterable[Api]) -> list[Family]:
     requests = counter("kafka_network_requestmetrics_requests_total", "Requests by API and version.")
     took = Family(
         "kafka_network_requestmetrics_totaltimems",
-        Kind.HISTOGRAM,
+        MetricType.HISTOGRAM,
         "Milliseconds from a request's last byte to its answer; for a fetch or a join this includes waiting.",
     )
     for api in {id(api): api for api in apis}.values():  # tables of two listeners may share some
@@ -76,8 +76,8 @@ def of_connections(connections: Connections) -> list[Family]:
     there, admitted = len(connections), connections.admitted
     return [
         gauge(f"{start}count", "Open client connections.").add(there),
-        Family(f"{start}creation_total", Kind.COUNTER, "Accepted connections.").add(admitted),
-        Family(f"{start}close_total", Kind.COUNTER, "Closed connections.").add(admitted - there),
+        Family(f"{start}creation_total", MetricType.COUNTER, "Accepted connections.").add(admitted),
+        Family(f"{start}close_total", MetricType.COUNTER, "Closed connections.").add(admitted - there),
         gauge("muster_unread_response_bytes", "Bytes of responses that clients have not read.").add(
             connections.unread_bytes
         ),
@@ -222,7 +222,7 @@ def groups_counted(
 
 
 def _count(name: str, text: str, value: int) -> Family:
-    return Family(f"{_COORDINATOR}{name}_count", Kind.UNKNOWN, text).add(value)
+    return Family(f"{_COORDINATOR}{name}_count", MetricType.UNKNOWN, text).add(value)
 
 
 def _of_events(events: Mapping[type[effects.GroupEvent], int]) -> Family:

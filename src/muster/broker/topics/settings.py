@@ -92,7 +92,7 @@ class AlterOperation(IntEnum):
     SUBTRACT = 3
 
 
-class Change(NamedTuple):
+class SettingChange(NamedTuple):
     """One operation; it has a value unless it is DELETE."""
 
     name: str
@@ -100,7 +100,7 @@ class Change(NamedTuple):
     value: str
 
 
-def altered(settings: Mapping[str, str], changes: Iterable[Change]) -> dict[str, str]:
+def altered(settings: Mapping[str, str], changes: Iterable[SettingChange]) -> dict[str, str]:
     """A topic's settings after some operations, checked as a whole.
 
     Raises:
@@ -108,7 +108,7 @@ def altered(settings: Mapping[str, str], changes: Iterable[Change]) -> dict[str,
             words.
     """
 
-    def refusal(change: Change) -> Exception:
+    def refusal(change: SettingChange) -> Exception:
         return ConfigError(f"Can't {change.operation.name} to key {change.name} because its type is not LIST.")
 
     return check(apply(settings, changes, SETTINGS, refusal).items())
@@ -116,9 +116,9 @@ def altered(settings: Mapping[str, str], changes: Iterable[Change]) -> dict[str,
 
 def apply(
     settings: Mapping[str, str],
-    changes: Iterable[Change],
+    changes: Iterable[SettingChange],
     known: Mapping[str, Setting],
-    refusal: Callable[[Change], Exception],
+    refusal: Callable[[SettingChange], Exception],
 ) -> dict[str, str]:
     """Settings after some operations. Raises a `refusal` of an operation that the setting does not allow, or whose
     setting is unknown."""

@@ -27,7 +27,7 @@ from muster.broker.transactions.partition_locator import PartitionLocator
 from muster.coordinator.parts import Gather
 from muster.coordinator.transaction_runtime import TransactionRuntime
 from muster.errors import ErrorCode
-from muster.log import OpenTransaction
+from muster.log import OngoingTransaction
 from muster.model import GROUP_METADATA_TOPIC, Node, TopicPartition
 from muster.protocol.group_partitions import group_partition
 from muster.protocol.primitives import Request
@@ -100,7 +100,7 @@ def owned(response: DescribeTransactionsResponse, producers: Mapping[str, int]) 
 class Journals(Protocol):
     """Where transactions may be open besides logs: slots of groups in ZooKeeper."""
 
-    def open_in_slots(self) -> list[tuple[int, OpenTransaction]] | None:
+    def open_in_slots(self) -> list[tuple[int, OngoingTransaction]] | None:
         """The open transactions in the slots, None while some slots are being loaded."""
 
 
@@ -114,7 +114,7 @@ class HangingTransactions:
         locator: PartitionLocator,
         links: Links,
         runtime: TransactionRuntime,
-        abort: Callable[[OpenTransaction, TopicPartition], None],
+        abort: Callable[[OngoingTransaction, TopicPartition], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._partitions = partitions
@@ -169,7 +169,7 @@ class HangingTransactions:
             ask = self._ask_here if self._locator.is_here(node) else partial(self._ask_broker, node)
             _Survey(ask, ids_of_slots(slots, count), producer_ids, gather.part(i)).begin()
 
-    def _opened(self) -> dict[TransactionKey, OpenTransaction] | None:
+    def _opened(self) -> dict[TransactionKey, OngoingTransaction] | None:
         """All transactions that are open here, None while groups are being loaded."""
         in_slots = self._groups.open_in_slots()
         if in_slots is None:
@@ -178,7 +178,7 @@ class HangingTransactions:
         found += [(TopicPartition(GROUP_METADATA_TOPIC, slot), each) for slot, each in in_slots]
         return {TransactionKey(where, each.producer_id, each.first_offset): each for where, each in found}
 
-    def _abort_those_without(self, opened: dict[TransactionKey, OpenTransaction], found: list[Owned]) -> None:
+    def _abort_those_without(self, opened: dict[TransactionKey, OngoingTransaction], found: list[Owned]) -> None:
         owned = {place: epoch for each in found for place, epoch in each.items()}
         still = self._opened() or {}
         for each, opening in opened.items():

@@ -20,7 +20,7 @@ from muster.coordinator.transaction_runtime import TransactionRuntime
 from muster.coordinator.transactions.config import TransactionConfig
 from muster.coordinator.transactions.effects import TransactionEvent, TransactionTimedOut
 from muster.errors import ErrorCode, KafkaError
-from muster.log import OpenTransaction
+from muster.log import OngoingTransaction
 from muster.model import Node, TopicPartition
 from muster.protocol.records.control_records import TxnMarker
 
@@ -126,7 +126,7 @@ class TransactionService(ShardsOnLoop):
 
     # ------------------------------------------------------------------------------------- after a crash
 
-    def _abort_hanging(self, each: OpenTransaction, where: TopicPartition) -> None:
+    def _abort_hanging(self, each: OngoingTransaction, where: TopicPartition) -> None:
         log.warning(
             "aborting the transaction of producer %d, epoch %d in %s, open since offset %d: no transactional id has it",
             each.producer_id,

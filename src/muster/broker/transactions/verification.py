@@ -12,7 +12,7 @@ from muster.broker.config import BrokerConfig
 from muster.broker.links.links import Links, Purpose
 from muster.broker.transactions.partition_locator import PartitionLocator
 from muster.broker.transactions.service import TransactionService
-from muster.coordinator.transactions.rules import Producer
+from muster.coordinator.transactions.rules import ProducerIdentity
 from muster.errors import ErrorCode, error_code
 from muster.model import TopicPartition
 from muster.protocol.transaction_messages import (
@@ -74,7 +74,7 @@ class Verifier:
     def ask(
         self,
         transactional_id: str,
-        producer: Producer,
+        producer: ProducerIdentity,
         partitions: frozenset[TopicPartition],
         operation: SupportedOperation,
         done: Callable[[Errors], None],
@@ -92,7 +92,7 @@ class Verifier:
     def _ask(
         self,
         transactional_id: str,
-        producer: Producer,
+        producer: ProducerIdentity,
         partitions: frozenset[TopicPartition],
         operation: SupportedOperation,
         done: Callable[[Errors], None],
@@ -122,7 +122,10 @@ class Verifier:
 
 
 def _request(
-    transactional_id: str, producer: Producer, partitions: frozenset[TopicPartition], operation: SupportedOperation
+    transactional_id: str,
+    producer: ProducerIdentity,
+    partitions: frozenset[TopicPartition],
+    operation: SupportedOperation,
 ) -> AddPartitionsToTxnRequest:
     topics: dict[str, AddPartitionsToTxnTopic] = {}
     for topic, index in sorted(partitions):

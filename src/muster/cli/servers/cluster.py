@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the cluster; returns when a signal stops it (0), or when no server of a kind is left (1)."""
     settings = _check(arguments)
-    signals = Signals()
+    signals = StopSignals()
     with signals, _folder(arguments.data_dir) as folder:
         _find_zookeeper()
         cluster = LocalCluster(
@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
     return code
 
 
-class Signals:
+class StopSignals:
     """The first stop signal interrupts the work in progress. Further ones do not disturb the clean shutdown, except
     that `on_second` may shorten it."""
 

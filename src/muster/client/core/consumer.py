@@ -27,7 +27,7 @@ from muster.client.core.consume.offsets import OffsetLookup
 from muster.client.core.consume.validation import PositionValidation
 from muster.client.core.coordinator_lookup import CoordinatorLookup
 from muster.client.core.events import DEBUG, WARNING, Event, EventStream, Fatal, Note
-from muster.client.core.group.commits import Commits, Committed, Offsets
+from muster.client.core.group.commits import Committed, OffsetCommitter, Offsets
 from muster.client.core.group.member_state import MemberState
 from muster.client.core.group.membership import Membership
 from muster.client.core.metadata import ClusterMetadata
@@ -62,7 +62,7 @@ class ConsumerCore:
         self.offsets = OffsetLookup(config, self.subscription, self.metadata, self.events)
         self.fetcher = Fetcher(config, self.subscription, self.metadata, self.events) if fetch else None
         self.validation = PositionValidation(config, self.subscription, self.metadata, self.events)
-        self._group = _Group(config, self, seed) if config.group_id is not None else None
+        self._group = _GroupParts(config, self, seed) if config.group_id is not None else None
         self._auto_commits = self._group is not None and config.enable_auto_commit and fetch
         self._auto_commit_at = 0
         self._auto_commit_in_flight = False
@@ -125,7 +125,7 @@ class ConsumerCore:
     # --- the group ---------------------------------------------------------------------------------------------------
 
     @property
-    def group(self) -> _Group:
+    def group(self) -> _GroupParts:
         """The parts that belong to the group.
 
         Raises:
@@ -237,7 +237,7 @@ class ConsumerCore:
         if self._group is not None:
             self._group.membership.callback_done(token, now)
 
-    def _take_lookup_error(self, group: _Group, now: int) -> None:
+    def _take_lookup_error(self, group: _GroupParts, now: int) -> None:
         error, group.lookup.error = group.lookup.error, None
         if error is None:
             return
@@ -283,7 +283,7 @@ class ConsumerCore:
         until: int | None = None,
         fence: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """Commit offsets; see `Commits.commit`."""
+        """Commit offsets; see `OffsetCommitter.commit`."""
         checked = check_offsets(offsets)
         self.group.commits.commit(checked, on_done, until=until, fence=fence)
         self.subscription.store_at_least(checked)
@@ -295,7 +295,7 @@ class ConsumerCore:
         *,
         until: int | None = None,
     ) -> None:
-        """Fetch the group's committed offsets; see `Commits.fetch`."""
+        """Fetch the group's committed offsets; see `OffsetCommitter.fetch`."""
         self.group.commits.fetch(check_partitions(partitions), on_done, until=until)
 
     def commit_for_close(self, on_done: OnDone, until: int) -> None:
@@ -347,7 +347,7 @@ class ConsumerCore:
         self.group.commits.commit(consumed, on_done)
 
 
-class _Group:
+class _GroupParts:
     """The parts of a consumer that it needs only in a group."""
 
     def __init__(self, config: ConsumerConfig, core: ConsumerCore, seed: int) -> None:
@@ -358,6 +358,6 @@ class _Group:
             config.group_id, config, assignors, core.subscription, core.metadata, self.lookup, core.events, seed
         )
         self.membership.on_assigned = core.restart_auto_commit
-        self.commits = Commits(
+        self.commits = OffsetCommitter(
             config, core.subscription, core.metadata, self.lookup, self.membership, core.events, seed
         )

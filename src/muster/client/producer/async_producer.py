@@ -22,7 +22,7 @@ from muster.client.producer.producer_engine import (
     check_callable,
     exit_timeout_ms,
 )
-from muster.client.producer.transaction_blocks import AsyncTransaction
+from muster.client.producer.transaction_blocks import AsyncTransactionBlock
 from muster.client.serde import SerializerLike, Serializers
 from muster.errors import ClosedError, KafkaTimeoutError
 from muster.model import GroupMetadata, OffsetAndMetadata, PartitionInfo, RecordMetadata, TopicPartition
@@ -174,10 +174,10 @@ class AsyncProducer(forks.NotPicklable):
         await self._ready()
         await self._engine.send_offsets(offsets, group_metadata, timeout_ms)
 
-    def transaction(self) -> AsyncTransaction[AsyncProducer]:
+    def transaction(self) -> AsyncTransactionBlock[AsyncProducer]:
         """`async with producer.transaction():` begins a transaction, which the end of the block commits;
         an exception that leaves the block aborts it. What the commit raises, the block raises."""
-        return AsyncTransaction(self, self._engine.transactions)
+        return AsyncTransactionBlock(self, self._engine.transactions)
 
     async def _complete(self, start: Callable[[ProducerTransactions], TransactionCall], timeout_ms: int | None) -> None:
         await self._ready()

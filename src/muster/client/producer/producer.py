@@ -22,7 +22,7 @@ from muster.client.metrics import Metrics
 from muster.client.net import forks
 from muster.client.producer.outbox import Outbox
 from muster.client.producer.producer_engine import check_callable, exit_timeout_ms
-from muster.client.producer.transaction_blocks import Transaction
+from muster.client.producer.transaction_blocks import TransactionBlock
 from muster.client.serde import SerializerLike, Serializers
 from muster.model import GroupMetadata, OffsetAndMetadata, PartitionInfo, RecordMetadata, TopicPartition
 
@@ -199,10 +199,10 @@ class Producer(forks.NotPicklable):
         """
         self._outbox.send_offsets(offsets, group_metadata, timeout_ms)
 
-    def transaction(self) -> Transaction[Producer]:
+    def transaction(self) -> TransactionBlock[Producer]:
         """`with producer.transaction():` begins a transaction, which the end of the block commits; an exception that
         leaves the block aborts it. What the commit raises, the block raises."""
-        return Transaction(self, self._engine.transactions)
+        return TransactionBlock(self, self._engine.transactions)
 
     # --- the rest ----------------------------------------------------------------------------------------------------
 

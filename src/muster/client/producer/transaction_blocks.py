@@ -43,7 +43,7 @@ def _add_note(error: BaseException, failure: MusterError) -> None:
     error.add_note(f"and the transaction was not aborted: {failure}")
 
 
-class Transaction(Generic[P]):
+class TransactionBlock(Generic[P]):
     """The block of a blocking producer."""
 
     def __init__(self, producer: P, transactions: ProducerTransactions) -> None:
@@ -74,7 +74,7 @@ class Transaction(Generic[P]):
                 _add_note(error, failure)
 
 
-class AsyncTransaction(Generic[A]):
+class AsyncTransactionBlock(Generic[A]):
     """The block of an asyncio producer."""
 
     def __init__(self, producer: A, transactions: ProducerTransactions) -> None:

@@ -19,7 +19,7 @@ from muster.compare.rules.formulas import (
     writes_range,
 )
 from muster.compare.rules.results import SENT_AGAIN, Results, SchemeRun, StepResult
-from muster.compare.rules.workload import CHANGES, Kind
+from muster.compare.rules.workload import CHANGES, StepKind
 
 _Wanted = Callable[[SchemeRun, StepResult], tuple[int, Range]]
 
@@ -51,7 +51,7 @@ def _of_differing(run: SchemeRun) -> Iterator[ResultCheck]:
     """The flaws must show. Members that see different members fail to rebalance although all sessions are alive; a
     member continues although ZooKeeper has ended its session, because its server does not know."""
     yield _check(run, "no record is lost while a server lags", run.lost == 0, f"{run.handled:,} of {run.produced:,}")
-    tries = sum(step.work.failed_tries for step in run.of_kind(Kind.LATE))
+    tries = sum(step.work.failed_tries for step in run.of_kind(StepKind.LATE))
     yield _shown(run, "attempts fail while members see different members", tries > 0, f"{tries:,}")
     name = "with watch_brokers all members rebalance when a broker stops and restarts"
     yield _brokers_watched(run, name, watched=True)
@@ -77,7 +77,7 @@ def _of_run(run: SchemeRun) -> Iterator[ResultCheck]:
     if run.scheme.watches:
         yield _start_rebalances(run)
     if run.scheme is Scheme.WATCHERS:
-        if run.of_kind(Kind.BROKER):
+        if run.of_kind(StepKind.BROKER):
             name = "without watch_brokers no member rebalances when a broker stops and restarts"
             yield _brokers_watched(run, name, watched=False)
         yield _unfenced(run)
@@ -171,7 +171,7 @@ def _each(run: SchemeRun, name: str, wanted: _Wanted) -> ResultCheck:
 
 def _brokers_watched(run: SchemeRun, name: str, *, watched: bool) -> ResultCheck:
     """Every member rebalances when the broker stops and again when it restarts, or no member does."""
-    steps = [step for step in run.of_kind(Kind.BROKER) if step.as_meant]
+    steps = [step for step in run.of_kind(StepKind.BROKER) if step.as_meant]
     counted = sum(step.work.rebalances for step in steps)
     members = sum(step.size for step in steps)
     ok = counted >= 2 * members if watched else counted == 0
@@ -180,7 +180,7 @@ def _brokers_watched(run: SchemeRun, name: str, *, watched: bool) -> ResultCheck
 
 def _unfenced(run: SchemeRun) -> ResultCheck:
     """The flaw must show: a commit of scheme 1 names no generation, so only an expired session can prevent it."""
-    outcomes = [outcome for step in run.of_kind(Kind.FREEZE) for outcome in step.stale_commits if outcome != "none"]
+    outcomes = [outcome for step in run.of_kind(StepKind.FREEZE) for outcome in step.stale_commits if outcome != "none"]
     ok = any(outcome in (SENT_AGAIN, "accepted") for outcome in outcomes) if outcomes else None
     name = "a resumed member can commit to partitions that it has lost, from its next session"
     return _check(run, name, ok, ", ".join(outcomes) or "nothing to commit")
@@ -188,7 +188,7 @@ def _unfenced(run: SchemeRun) -> ResultCheck:
 
 def _fenced(run: SchemeRun) -> ResultCheck:
     """The commit of a member that was considered dead must be refused."""
-    accepted = sum(step.stale_commits.get("accepted", 0) for step in run.of_kind(Kind.FREEZE))
-    refused = sum(step.stale_commits.get("refused", 0) for step in run.of_kind(Kind.FREEZE))
+    accepted = sum(step.stale_commits.get("accepted", 0) for step in run.of_kind(StepKind.FREEZE))
+    refused = sum(step.stale_commits.get("refused", 0) for step in run.of_kind(StepKind.FREEZE))
     ok = accepted == 0 if accepted + refused else None  # a member that had handled nothing has nothing to commit
     return _check(run, "a resumed member cannot commit", ok, f"{accepted} accepted, {refused} refused")

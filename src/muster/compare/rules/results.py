@@ -9,7 +9,7 @@ from typing import Any
 from muster.compare.rules.counters import ZooKeeperCounters
 from muster.compare.rules.formulas import Scheme
 from muster.compare.rules.recorder import Double, Hold, Period
-from muster.compare.rules.workload import Kind, WorkloadStep
+from muster.compare.rules.workload import StepKind, WorkloadStep
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ _STEADY = frozenset(["Heartbeat", "OffsetCommit", "OffsetFetch", "FindCoordinato
 class StepResult:
     """What one step did. Times are milliseconds since the run began."""
 
-    kind: Kind
+    kind: StepKind
     member: str
     size: int
     """Members after it."""
@@ -126,7 +126,7 @@ class SchemeRun:
     lost: int = 0
     end_ms: int = 0
 
-    def of_kind(self, *kinds: Kind) -> list[StepResult]:
+    def of_kind(self, *kinds: StepKind) -> list[StepResult]:
         """Its steps of some kinds."""
         return [step for step in self.steps if step.kind in kinds]
 
@@ -194,7 +194,7 @@ def _run(found: Mapping[str, Any]) -> SchemeRun:
 
 def _step(found: Mapping[str, Any]) -> StepResult:
     values = {
-        "kind": Kind(found["kind"]),
+        "kind": StepKind(found["kind"]),
         "counted": ZooKeeperCounters(*found["counted"]),
         "work": Work(**found["work"]),
     }

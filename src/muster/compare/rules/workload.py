@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Kind(StrEnum):
+class StepKind(StrEnum):
     """What a step does."""
 
     JOIN = "joins"
@@ -25,23 +25,23 @@ class Kind(StrEnum):
     LAG = "is connected to a ZooKeeper server that lags"
 
 
-CHANGES = (Kind.JOIN, Kind.LEAVE)
+CHANGES = (StepKind.JOIN, StepKind.LEAVE)
 """The changes of a group in which nothing fails: their costs are checked."""
-OF_SERVERS = (Kind.BROKER, Kind.ZOOKEEPER)
+OF_SERVERS = (StepKind.BROKER, StepKind.ZOOKEEPER)
 """What happens to servers, not to a member."""
-LOSSES = (Kind.LEAVE, Kind.CRASH, Kind.FREEZE)
+LOSSES = (StepKind.LEAVE, StepKind.CRASH, StepKind.FREEZE)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadStep:
     """One step. `member` is "" where it happens to the servers."""
 
-    kind: Kind
+    kind: StepKind
     member: str = ""
 
     def ends_session_of(self, member: str) -> bool:
         """Whether this step is supposed to end the member's session."""
-        return member == self.member and self.kind in (Kind.CRASH, Kind.FREEZE, Kind.LAG)
+        return member == self.member and self.kind in (StepKind.CRASH, StepKind.FREEZE, StepKind.LAG)
 
     def __str__(self) -> str:
         return f"{self.member} {self.kind.value}" if self.member else self.kind.value
@@ -55,34 +55,34 @@ def script(size: int, *, broker: bool = True, zookeeper: bool = True) -> list[Wo
     if size < 2:
         raise ValueError(f"a group of {size} has no member to take over")
     width = len(str(size))
-    steps = [WorkloadStep(Kind.JOIN, f"m{number:0{width}}") for number in range(1, size + 1)]
+    steps = [WorkloadStep(StepKind.JOIN, f"m{number:0{width}}") for number in range(1, size + 1)]
     members = [step.member for step in steps]
     come = size
     for kind in LOSSES:
         if len(members) < 2:
             come += 1
             members.append(f"m{come:0{width}}")
-            steps.append(WorkloadStep(Kind.JOIN, members[-1]))
+            steps.append(WorkloadStep(StepKind.JOIN, members[-1]))
         steps.append(WorkloadStep(kind, members.pop(0)))
-    steps += [WorkloadStep(Kind.BROKER)] * broker
-    steps += [WorkloadStep(Kind.ZOOKEEPER)] * zookeeper
+    steps += [WorkloadStep(StepKind.BROKER)] * broker
+    steps += [WorkloadStep(StepKind.ZOOKEEPER)] * zookeeper
     return steps
 
 
 def differing_script() -> list[WorkloadStep]:
     """One member uses its own ZooKeeper server, which lags at first and then learns nothing for a while."""
-    start = [WorkloadStep(Kind.JOIN, "m1"), WorkloadStep(Kind.JOIN, "m2")]
-    return [*start, WorkloadStep(Kind.LATE, "m3"), WorkloadStep(Kind.BROKER), WorkloadStep(Kind.LAG, "m2")]
+    start = [WorkloadStep(StepKind.JOIN, "m1"), WorkloadStep(StepKind.JOIN, "m2")]
+    return [*start, WorkloadStep(StepKind.LATE, "m3"), WorkloadStep(StepKind.BROKER), WorkloadStep(StepKind.LAG, "m2")]
 
 
 def fragile(steps: Iterable[WorkloadStep]) -> list[str]:
     """The members that crash or freeze, or have a server of ZooKeeper for themselves."""
-    return [step.member for step in steps if step.kind in (Kind.CRASH, Kind.FREEZE, Kind.LAG)]
+    return [step.member for step in steps if step.kind in (StepKind.CRASH, StepKind.FREEZE, StepKind.LAG)]
 
 
 def hosts(steps: Iterable[WorkloadStep], per_host: int) -> list[list[str]]:
     """Which members share a process: those that crash or freeze are alone, of the others `per_host` are together."""
     steps = list(steps)
     alone = fragile(steps)
-    others = [step.member for step in steps if step.kind in (Kind.JOIN, Kind.LATE) and step.member not in alone]
+    others = [step.member for step in steps if step.kind in (StepKind.JOIN, StepKind.LATE) and step.member not in alone]
     return [[name] for name in alone] + [others[at : at + per_host] for at in range(0, len(others), per_host)]

@@ -16,7 +16,7 @@ from muster.protocol.group_records import Written
 from muster.protocol.messages import DescribedGroup, ListedGroup, OffsetCommitRequest, OffsetFetchRequestGroup
 
 
-class Group(Protocol):
+class AnyGroup(Protocol):
     """A group of any type. The records that its methods return are already applied to the group."""
 
     group_id: str

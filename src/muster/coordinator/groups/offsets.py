@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from muster.coordinator.groups.config import GroupConfig
-from muster.coordinator.groups.kinds import Group
+from muster.coordinator.groups.kinds import AnyGroup
 from muster.coordinator.groups.topics import TopicResolver
 from muster.coordinator.shards.clocks import NEVER, NO_TIMESTAMP
 from muster.errors import NONE, ErrorCode
@@ -305,7 +305,7 @@ def tombstone(group_id: str, topic: str, partition: int) -> OffsetCommitRecord:
 
 def delete(
     request: OffsetDeleteRequest,
-    group: Group,
+    group: AnyGroup,
     committed: GroupOffsets,
     pending: OpenPartitions,
     topics: TopicResolver,
@@ -336,7 +336,7 @@ def delete(
 
 
 def expired(
-    group: Group, offsets: GroupOffsets, pending: OpenPartitions, retention_ms: int, now: int
+    group: AnyGroup, offsets: GroupOffsets, pending: OpenPartitions, retention_ms: int, now: int
 ) -> tuple[list[OffsetCommitRecord], bool]:
     """Tombstones for the expired offsets, and whether no offsets are left, nor any that are part of a transaction."""
     if not group.may_expire:

@@ -18,7 +18,7 @@ from muster.coordinator.groups.effects import Effects, Origin
 from muster.coordinator.groups.error_responses import error_for_lost, not_joined
 from muster.coordinator.groups.group import GroupState
 from muster.coordinator.groups.group_pattern import GroupPattern
-from muster.coordinator.groups.kinds import Group
+from muster.coordinator.groups.kinds import AnyGroup
 from muster.coordinator.groups.offsets import Granted, OffsetStore
 from muster.coordinator.groups.pending_offsets import PendingOffsets
 from muster.coordinator.groups.server_assignment import ServerAssignment
@@ -92,7 +92,7 @@ class GroupShard:
     def __init__(self, config: GroupConfig, topics: TopicResolver, counts: GroupCounts | None = None) -> None:
         self.config = config
         self.topics = topics
-        self.groups: dict[str, Group] = {}
+        self.groups: dict[str, AnyGroup] = {}
         self.offsets = OffsetStore()
         self.pending = PendingOffsets()
         self.counts = GroupCounts() if counts is None else counts
@@ -341,7 +341,7 @@ class GroupShard:
             self._delete(group, effects)
         return DeletableGroupResult(group_id, error), effects
 
-    def _delete(self, group: Group, effects: Effects) -> None:
+    def _delete(self, group: AnyGroup, effects: Effects) -> None:
         group_id = group.group_id
         for found in (self.offsets.of_group(group_id), self.pending.of_group(group_id)):
             places = [(topic, partition) for topic, partitions in found.items() for partition in partitions]
@@ -447,7 +447,7 @@ class GroupShard:
 
     # ------------------------------------------------------------------------------------------------------ deadlines
 
-    def _arm(self, group: Group) -> None:
+    def _arm(self, group: AnyGroup) -> None:
         if group.wake_at < group.armed_at:
             wake_at = group.armed_at = group.wake_at
             heappush(self._alarms, (wake_at, group.group_id))
@@ -482,7 +482,7 @@ class GroupShard:
         self.next_deadline()
         return effects
 
-    def intervene(self, group: Group, decide: Callable[[Group, int], Effects], now: int) -> Effects:
+    def intervene(self, group: AnyGroup, decide: Callable[[AnyGroup, int], Effects], now: int) -> Effects:
         """Change a group from outside."""
         effects = decide(group, now)
         self._arm(group)

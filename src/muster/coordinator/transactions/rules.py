@@ -158,7 +158,7 @@ class TransactionOutcome(NamedTuple):
     producer_epoch: int = NO_PRODUCER_EPOCH
 
 
-class Producer(NamedTuple):
+class ProducerIdentity(NamedTuple):
     """A producer's id and epoch, as it sent them."""
 
     producer_id: int
@@ -169,7 +169,12 @@ class Producer(NamedTuple):
 
 
 def init_producer_id(
-    found: Transaction | None, known: Producer | None, timeout_ms: int, server_version: int, new_id: NewId, now: int
+    found: Transaction | None,
+    known: ProducerIdentity | None,
+    timeout_ms: int,
+    server_version: int,
+    new_id: NewId,
+    now: int,
 ) -> TransactionOutcome:
     """InitProducerId. `known`: the ids that the producer has and wants to keep using (KIP-360)."""
     if found is None:
@@ -189,13 +194,13 @@ def init_producer_id(
     return TransactionOutcome(NONE, found.initialized(*ids, timeout_ms, now), *ids[:2])
 
 
-def _may_know(found: Transaction, known: Producer) -> bool:
+def _may_know(found: Transaction, known: ProducerIdentity) -> bool:
     """Whether a producer may have received these ids from this coordinator; the epoch is checked later."""
     is_from_before = known.producer_id == found.previous_producer_id and known.epoch >= LAST_EPOCH
     return known.producer_id == found.producer_id or is_from_before
 
 
-def _next_ids(found: Transaction, known: Producer | None, new_id: NewId) -> tuple[int, int, int] | None:
+def _next_ids(found: Transaction, known: ProducerIdentity | None, new_id: NewId) -> tuple[int, int, int] | None:
     """Producer id, epoch and last epoch for a producer; None if another producer has received ids since."""
     is_current = known is None or known.epoch == found.producer_epoch
     last_epoch = NO_PRODUCER_EPOCH if known is None else found.producer_epoch
@@ -219,7 +224,7 @@ def fence(found: Transaction, server_version: int, new_id: NewId, now: int) -> T
 # ------------------------------------------------------------------------------------ AddPartitionsToTxn, and verifying
 
 
-def check_producer(found: Transaction | None, producer: Producer) -> ErrorCode:
+def check_producer(found: Transaction | None, producer: ProducerIdentity) -> ErrorCode:
     """NONE if it is the id's producer, in its epoch."""
     if found is None or found.producer_id != producer.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -228,7 +233,7 @@ def check_producer(found: Transaction | None, producer: Producer) -> ErrorCode:
 
 def add_partitions(
     found: Transaction | None,
-    producer: Producer,
+    producer: ProducerIdentity,
     partitions: frozenset[TopicPartition],
     client_version: int,
     now: int,
@@ -246,7 +251,7 @@ def add_partitions(
 
 
 def verify_partitions(
-    found: Transaction | None, producer: Producer, partitions: frozenset[TopicPartition]
+    found: Transaction | None, producer: ProducerIdentity, partitions: frozenset[TopicPartition]
 ) -> Mapping[TopicPartition, ErrorCode]:
     """Whether partitions are in the transaction."""
     error = check_producer(found, producer)
@@ -263,7 +268,7 @@ def verify_partitions(
 
 
 def end(
-    found: Transaction | None, producer: Producer, committed: bool, client_version: int, new_id: NewId, now: int
+    found: Transaction | None, producer: ProducerIdentity, committed: bool, client_version: int, new_id: NewId, now: int
 ) -> TransactionOutcome:
     """EndTxn."""
     if found is None:
@@ -293,7 +298,7 @@ def end(
     return TransactionOutcome(NONE, changed, after.producer_id, after.producer_epoch)
 
 
-def _end_before_bumps(found: Transaction, producer: Producer, committed: bool, now: int) -> TransactionOutcome:
+def _end_before_bumps(found: Transaction, producer: ProducerIdentity, committed: bool, now: int) -> TransactionOutcome:
     error = check_producer(found, producer)
     if error is not NONE:
         return TransactionOutcome(error)

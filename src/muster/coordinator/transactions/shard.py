@@ -29,7 +29,7 @@ from muster.coordinator.transactions.effects import (
 )
 from muster.coordinator.transactions.entry import ENDING, NO_TIMEOUT_MS, ONGOING, PREPARE_COMMIT, Transaction
 from muster.coordinator.transactions.id_pattern import IdPattern
-from muster.coordinator.transactions.rules import NewId, Producer, TransactionOutcome
+from muster.coordinator.transactions.rules import NewId, ProducerIdentity, TransactionOutcome
 from muster.errors import NONE, ErrorCode, KafkaError, ProtocolError
 from muster.model import TopicPartition
 from muster.protocol.messages import InitProducerIdRequest, InitProducerIdResponse
@@ -85,7 +85,7 @@ class TransactionShard:
         effects = TransactionEffects()
         known = None
         if (request.producer_id, request.producer_epoch) != NO_PRODUCER:
-            known = Producer(request.producer_id, request.producer_epoch)
+            known = ProducerIdentity(request.producer_id, request.producer_epoch)
         transactional_id, timeout_ms = request.transactional_id or "", request.transaction_timeout_ms
         if not 0 < timeout_ms <= self.config.transaction_max_timeout_ms:
             outcome = TransactionOutcome(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
@@ -103,7 +103,7 @@ class TransactionShard:
     def add_partitions(
         self,
         transactional_id: str,
-        producer: Producer,
+        producer: ProducerIdentity,
         partitions: frozenset[TopicPartition],
         client_version: int,
         ticket: Ticket,
@@ -117,7 +117,7 @@ class TransactionShard:
         return effects.reply(ticket, outcome.error)
 
     def verify_partitions(
-        self, transactional_id: str, producer: Producer, partitions: frozenset[TopicPartition], ticket: Ticket
+        self, transactional_id: str, producer: ProducerIdentity, partitions: frozenset[TopicPartition], ticket: Ticket
     ) -> TransactionEffects:
         """Whether partitions are in an id's transaction; the answer is an ErrorCode for each."""
         found = rules.verify_partitions(self.entries.get(transactional_id), producer, partitions)
@@ -128,7 +128,7 @@ class TransactionShard:
         effects = TransactionEffects()
         transactional_id = request.transactional_id
         client_version = 2 if version >= EPOCH_BUMP_IN_END_TXN else 0
-        producer = Producer(request.producer_id, request.producer_epoch)
+        producer = ProducerIdentity(request.producer_id, request.producer_epoch)
         found = self.entries.get(transactional_id)
         try:
             outcome = rules.end(found, producer, request.committed, client_version, self._new_id, now)

@@ -51,7 +51,7 @@ Cell = Value | float
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class StreamEvent:
     """One record. Only flights have `id` and `fault`; the id of weather is -1."""
 
     at: datetime
@@ -69,12 +69,12 @@ WEATHER = ("wind_speed", "precip", "visib")
 """The parts of an hour's weather that are compared."""
 
 
-def events(limit: int | None = None) -> Iterator[Event]:
+def events(limit: int | None = None) -> Iterator[StreamEvent]:
     """All records in the order of sending: the first `limit` flights, and the weather of their time."""
     return in_order(flights(limit), weather())
 
 
-def in_order(departures: Iterable[Flight], hours: Iterable[Event]) -> Iterator[Event]:
+def in_order(departures: Iterable[Flight], hours: Iterable[StreamEvent]) -> Iterator[StreamEvent]:
     """Merge flights, held-back flights and the weather. The weather ends with the flights."""
     ids = count()
     held: list[tuple[datetime, int, Flight]] = []
@@ -97,7 +97,7 @@ def in_order(departures: Iterable[Flight], hours: Iterable[Event]) -> Iterator[E
         yield _late(next(ids), at, flight)
 
 
-def _on_time(place: int, number: int, at: datetime, flight: Flight) -> Event:
+def _on_time(place: int, number: int, at: datetime, flight: Flight) -> StreamEvent:
     fault = None
     row: dict[str, Value] = {"id": place, "seen_at": _text(at), **flight.row}
     if number % DAMAGED_EVERY == DAMAGED_EVERY - 1:
@@ -109,13 +109,13 @@ def _on_time(place: int, number: int, at: datetime, flight: Flight) -> Event:
     value = json.dumps(row, separators=(",", ":"))
     if fault is FlightFault.NOT_JSON:
         value = value[: len(value) // 2]
-    return Event(at, FLIGHTS_STREAM, flight.key, value, place, fault, row)
+    return StreamEvent(at, FLIGHTS_STREAM, flight.key, value, place, fault, row)
 
 
-def _late(place: int, at: datetime, flight: Flight) -> Event:
+def _late(place: int, at: datetime, flight: Flight) -> StreamEvent:
     row: dict[str, Value] = {"id": place, "seen_at": _text(at), **flight.row}
     value = json.dumps(row, separators=(",", ":"))
-    return Event(at, FLIGHTS_STREAM, flight.key, value, place, FlightFault.LATE, row)
+    return StreamEvent(at, FLIGHTS_STREAM, flight.key, value, place, FlightFault.LATE, row)
 
 
 def departed_at(row: dict[str, Value]) -> datetime:
@@ -126,20 +126,20 @@ def departed_at(row: dict[str, Value]) -> datetime:
     return datetime(year, month, day, tzinfo=UTC) + clock + _STANDARD_TIME
 
 
-def weather() -> Iterator[Event]:
+def weather() -> Iterator[StreamEvent]:
     """The hourly weather at each airport, in time order."""
     with installed("weather.csv").open(encoding="utf-8", newline="") as lines:
         rows = [_weather(row) for row in csv.DictReader(lines)]
     yield from sorted(rows, key=attrgetter("at", "key"))
 
 
-def _weather(row: dict[str, str]) -> Event:
+def _weather(row: dict[str, str]) -> StreamEvent:
     hour = row["time_hour"]
     shown: dict[str, Cell] = {"station": row["origin"], "hour": hour}
     for name in ("temp", *WEATHER):
         shown[name] = float(row[name]) if row[name] not in ("", "NA") else None
     value = json.dumps(shown, separators=(",", ":"))
-    return Event(datetime.fromisoformat(hour), WEATHER_STREAM, row["origin"], value, row=shown)
+    return StreamEvent(datetime.fromisoformat(hour), WEATHER_STREAM, row["origin"], value, row=shown)
 
 
 def _text(at: datetime) -> str:
@@ -194,7 +194,7 @@ class Truth:
     good: dict[int, tuple[Hour, Cell]] = field(default_factory=dict)
     """For each flight that is neither late nor damaged its origin with its hour, and its delay."""
 
-    def add(self, event: Event) -> None:
+    def add(self, event: StreamEvent) -> None:
         """Count one record."""
         if event.stream == WEATHER_STREAM:
             self.hours += 1
@@ -209,7 +209,7 @@ class Truth:
         self.windows.setdefault(window, Delays()).add(event.row["dep_delay"])
         self.good[event.id] = (origin, hour), event.row["dep_delay"]
 
-    def watch(self, sent: Iterable[Event]) -> Iterator[Event]:
+    def watch(self, sent: Iterable[StreamEvent]) -> Iterator[StreamEvent]:
         """Pass records on, counting each."""
         for event in sent:
             self.add(event)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from muster.demo.data.events import Event
+from muster.demo.data.events import StreamEvent
 
 MOST = 3_000
 """The most records of one file. A batch of the feed reads one file, possibly out of order, but by far fewer days than
@@ -23,7 +23,7 @@ class IncomingFiles:
         """Files written so far."""
         folder.mkdir(parents=True)
 
-    def write(self, events: Iterable[Event]) -> None:
+    def write(self, events: Iterable[StreamEvent]) -> None:
         """Write one file."""
         rows = ({"topic": self._topics[each.stream], "key": each.key, "value": each.value} for each in events)
         # Spark skips names that start with a dot.

@@ -16,7 +16,7 @@ from muster.client.admin.async_admin import AsyncAdmin
 from muster.client.core.admin.admin import NewTopic
 from muster.clock import wall_clock_ms
 from muster.demo.course import Course, Outage
-from muster.demo.data.events import FLIGHTS_STREAM, WEATHER_STREAM, Event, Truth, events
+from muster.demo.data.events import FLIGHTS_STREAM, WEATHER_STREAM, StreamEvent, Truth, events
 from muster.demo.data.flights import FLIGHTS, QUICK_FLIGHTS
 from muster.demo.data.incoming_files import MOST, IncomingFiles
 from muster.demo.data.names import SPARK, DemoNames
@@ -114,7 +114,7 @@ class DemoRun:
         return [self.options.group, *names.groups, names.reader_group]
 
 
-class Job:
+class DemoJob:
     """Runs the demo. `run` returns when everything is handled and all processes have ended; it always ends them."""
 
     def __init__(self, options: DemoOptions, view: ProgressView) -> None:
@@ -487,6 +487,6 @@ def _message(process: Process, line: str) -> dict[str, Any]:
     return found
 
 
-def _take(rest: Iterator[Event], most: int) -> list[Event]:
+def _take(rest: Iterator[StreamEvent], most: int) -> list[StreamEvent]:
     """The next records, at most `most`."""
     return list(islice(rest, most))

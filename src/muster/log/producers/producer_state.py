@@ -37,7 +37,7 @@ from typing import NamedTuple
 from muster.errors import ErrorCode
 from muster.log.config import LogError
 from muster.log.files import DISK, Files, put_whole
-from muster.log.producers.transactions import CompletedTransaction, OpenTransaction, PartitionTransactions
+from muster.log.producers.transactions import CompletedTransaction, OngoingTransaction, PartitionTransactions
 from muster.protocol.records.control_records import TxnMarker
 from muster.protocol.records.producer_snapshots import SnapshotEntry, decode_snapshot, encode_snapshot
 from muster.protocol.records.record_batch import NO_PRODUCER_EPOCH, TRANSACTIONAL_FLAG, BatchHeader
@@ -234,10 +234,10 @@ class PartitionProducers:
         entry = self.producers.get(producer_id)
         return entry is not None and entry.first_offset != NONE_OPEN and entry.epoch == epoch
 
-    def open_transactions(self) -> list[OpenTransaction]:
+    def open_transactions(self) -> list[OngoingTransaction]:
         """All open transactions, the oldest first."""
         return [
-            OpenTransaction(producer_id, entry.epoch, entry.coordinator_epoch, first_offset, entry.last_timestamp)
+            OngoingTransaction(producer_id, entry.epoch, entry.coordinator_epoch, first_offset, entry.last_timestamp)
             for first_offset, producer_id in self.transactions.open.items()
             for entry in [self.producers[producer_id]]
         ]

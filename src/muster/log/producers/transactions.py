@@ -34,7 +34,7 @@ class CompletedTransaction(NamedTuple):
     aborted: bool
 
 
-class OpenTransaction(NamedTuple):
+class OngoingTransaction(NamedTuple):
     """A transaction that no marker has ended. `last_timestamp` (ms) is that of its producer's last batch here."""
 
     producer_id: int

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from muster.protocol.definitions import schema
-from muster.protocol.definitions.schema import Field, Message, Struct
+from muster.protocol.definitions.schema import Field, MessageDefinition, StructDefinition
 
 PY_TYPES = {"string": "str", "bytes": "bytes", "uuid": "bytes", "bool": "bool", "float64": "float"}
 _ZERO = {"string": '""', "bytes": 'b""', "uuid": "ZERO_UUID", "bool": "False", "float64": "0.0"}
@@ -63,7 +63,7 @@ def absent_source(member: Field) -> str:
     return default_source(member)
 
 
-def _class_source(struct: Struct, bases: str, class_lines: list[str]) -> list[str]:
+def _class_source(struct: StructDefinition, bases: str, class_lines: list[str]) -> list[str]:
     slots = "".join(f'"{member.name}", ' for member in struct.fields)
     lines = [f"class {struct.name}({bases}):", *class_lines]
     lines += [f"    __slots__ = ({slots.rstrip()})", ""]
@@ -83,7 +83,7 @@ def _class_source(struct: Struct, bases: str, class_lines: list[str]) -> list[st
     return [*lines, "", ""]
 
 
-def _message_bases(message: Message) -> tuple[str, list[str]]:
+def _message_bases(message: MessageDefinition) -> tuple[str, list[str]]:
     last = message.versions.last
     flexible = message.flexible.first if message.flexible != schema.NEVER else 1 << 15
     lines = [f"    MIN_VERSION: ClassVar = {message.versions.first}", f"    MAX_VERSION: ClassVar = {last}"]

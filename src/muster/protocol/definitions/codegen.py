@@ -23,7 +23,7 @@ from struct import calcsize
 
 from muster.protocol.definitions import schema
 from muster.protocol.definitions.class_source import absent_source, default_source, messages_source
-from muster.protocol.definitions.schema import FIXED, Field, Message, Struct
+from muster.protocol.definitions.schema import FIXED, Field, MessageDefinition, StructDefinition
 
 # --- codecs ----------------------------------------------------------------------------------------------------------
 
@@ -34,7 +34,7 @@ SLICE = 128
 class _Writer:
     """The lines of one function, with indentation, fresh names and a run of fixed-width fields not yet emitted."""
 
-    def __init__(self, message: Message, version: int, sliced: bool = False) -> None:
+    def __init__(self, message: MessageDefinition, version: int, sliced: bool = False) -> None:
         self.message = message
         self.version = version
         self.sliced = sliced
@@ -62,11 +62,11 @@ class _Writer:
     def compact(self, member: Field) -> bool:
         return self.flexible and not member.inflexible
 
-    def present(self, struct: Struct) -> list[Field]:
+    def present(self, struct: StructDefinition) -> list[Field]:
         """Fields outside the tagged section."""
         return [m for m in struct.fields if self.version in m.versions and not self.is_tagged(m)]
 
-    def tagged(self, struct: Struct) -> list[Field]:
+    def tagged(self, struct: StructDefinition) -> list[Field]:
         found = [m for m in struct.fields if self.version in m.versions and self.is_tagged(m)]
         return sorted(found, key=lambda m: m.tag or 0)
 
@@ -96,7 +96,7 @@ class _Writer:
         return self.version in member.nullable
 
 
-class Encoder(_Writer):
+class EncoderWriter(_Writer):
     """Writes `def encode(m, w, left)`: `w` takes one buffer after the other."""
 
     def source(self) -> str:
@@ -104,7 +104,7 @@ class Encoder(_Writer):
         self.flush()
         return self.function("def encode(m, w, left=UNLIMITED):")
 
-    def struct(self, struct: Struct, value: str) -> None:
+    def struct(self, struct: StructDefinition, value: str) -> None:
         if self.message.kind == "request":
             self.refuse_what_is_lost(struct, value)
         for member in self.present(struct):
@@ -112,7 +112,7 @@ class Encoder(_Writer):
         if self.flexible:
             self.tags(self.tagged(struct), value)
 
-    def refuse_what_is_lost(self, struct: Struct, value: str) -> None:
+    def refuse_what_is_lost(self, struct: StructDefinition, value: str) -> None:
         for member in struct.fields:
             if self.version not in member.versions and not member.ignorable:
                 name = f"{value}.{member.name}"
@@ -281,10 +281,10 @@ class Encoder(_Writer):
         self.depth -= 1
 
 
-class Decoder(_Writer):
+class DecoderWriter(_Writer):
     """Writes `def decode(buf, pos, left)`, which returns the message and the position after it."""
 
-    def __init__(self, message: Message, version: int, sliced: bool, of_bytes: bool) -> None:
+    def __init__(self, message: MessageDefinition, version: int, sliced: bool, of_bytes: bool) -> None:
         super().__init__(message, version, sliced)
         self.of_bytes = of_bytes
 
@@ -303,7 +303,7 @@ class Decoder(_Writer):
         self.line(f"return {result}, pos")
         return self.function("def decode(buf, pos, left=UNLIMITED):\n    end = len(buf)")
 
-    def struct(self, struct: Struct) -> str:
+    def struct(self, struct: StructDefinition) -> str:
         """Emit the code that reads a structure; returns the expression that builds it (valid after `flush`)."""
         values = {member.name: self.field(member) for member in self.present(struct)}
         if self.flexible:
@@ -437,7 +437,7 @@ class Decoder(_Writer):
             return 1
         return 2 if kind == "string" else 4
 
-    def least_struct(self, struct: Struct) -> int:
+    def least_struct(self, struct: StructDefinition) -> int:
         return sum(map(self.least_field, self.present(struct))) + self.flexible
 
     def least_field(self, member: Field) -> int:
@@ -495,8 +495,8 @@ def codec_source(
     `of_bytes`: `decode` takes only `bytes`, otherwise any buffer.
     """
     message = schema.message(name)
-    encoder = Encoder(message, version, sliced)
-    decoder = Decoder(message, version, sliced, of_bytes)
+    encoder = EncoderWriter(message, version, sliced)
+    decoder = DecoderWriter(message, version, sliced, of_bytes)
     source = encoder.source() + "\n\n" + decoder.source()
     return source, encoder.packers | decoder.packers
 

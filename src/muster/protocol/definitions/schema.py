@@ -95,7 +95,7 @@ class Field:
     tagged: Versions = NEVER
     inflexible: bool = False
     ignorable: bool = False
-    struct: Struct | None = None
+    struct: StructDefinition | None = None
 
     @property
     def is_array(self) -> bool:
@@ -109,7 +109,7 @@ class Field:
 
 
 @dataclass(slots=True)
-class Struct:
+class StructDefinition:
     """A structure: its own name, Kafka's name for it, its fields."""
 
     name: str
@@ -118,7 +118,7 @@ class Struct:
 
 
 @dataclass(slots=True)
-class Message(Struct):
+class MessageDefinition(StructDefinition):
     """A message: a structure with versions of its own."""
 
     kind: str = "data"
@@ -127,13 +127,13 @@ class Message(Struct):
     older: Versions = NEVER
     """Versions that today's Kafka no longer supports, but older brokers do."""
     flexible: Versions = NEVER
-    common: dict[str, Struct] = field(default_factory=dict)
+    common: dict[str, StructDefinition] = field(default_factory=dict)
 
-    def structs(self) -> list[Struct]:
+    def structs(self) -> list[StructDefinition]:
         """Every structure inside the message, the inner ones first, each once."""
-        found: dict[str, Struct] = {}
+        found: dict[str, StructDefinition] = {}
 
-        def visit(struct: Struct) -> None:
+        def visit(struct: StructDefinition) -> None:
             for member in struct.fields:
                 if member.struct is not None and member.struct.name not in found:
                     visit(member.struct)
@@ -163,10 +163,10 @@ def _parse_field(words: list[str]) -> Field:
     return parsed
 
 
-def _parse_head(line: str) -> Message:
+def _parse_head(line: str) -> MessageDefinition:
     kind, name, *settings = line.split()
     values = dict(setting.split("=", 1) for setting in settings)
-    return Message(
+    return MessageDefinition(
         name,
         name,
         kind=kind,
@@ -177,10 +177,10 @@ def _parse_head(line: str) -> Message:
     )
 
 
-def _parse_message(table: str, block: str) -> Message:
+def _parse_message(table: str, block: str) -> MessageDefinition:
     head, *lines = block.strip("\n").split("\n")
     message = _parse_head(head)
-    open_structs: list[tuple[int, Struct]] = [(-1, message)]
+    open_structs: list[tuple[int, StructDefinition]] = [(-1, message)]
     pending: list[Field] = []
     for line in lines:
         depth = len(line) - len(line.lstrip())
@@ -188,7 +188,7 @@ def _parse_message(table: str, block: str) -> Message:
             open_structs.pop()
         words = line.split()
         if words[0] == "struct":
-            common = Struct(_unique(table, message.name, words[1]), words[1])
+            common = StructDefinition(_unique(table, message.name, words[1]), words[1])
             message.common[words[1]] = common
             open_structs.append((depth, common))
             continue
@@ -196,7 +196,7 @@ def _parse_message(table: str, block: str) -> Message:
         open_structs[-1][1].fields.append(member)
         if member.element not in FIXED and member.element not in ("string", "bytes", "records"):
             pending.append(member)
-            member.struct = Struct(_unique(table, message.name, member.element), member.element)
+            member.struct = StructDefinition(_unique(table, message.name, member.element), member.element)
             open_structs.append((depth, member.struct))
     for member in pending:
         if member.element in message.common:
@@ -224,7 +224,7 @@ def _unique(table: str, message: str, struct: str) -> str:
 
 
 @cache
-def message(name: str) -> Message:
+def message(name: str) -> MessageDefinition:
     """The definition of one message. Parsed on first use: a broker needs a dozen of them to start."""
     table = next(table for table in TABLES.values() if name in _blocks(table))
     return _parse_message(table, _blocks(table)[name])

@@ -58,7 +58,7 @@ _WIDEST_LENGTH = 5
 """A record's length of more bytes is not a valid number."""
 
 
-class _Shape(NamedTuple):
+class _RunShape(NamedTuple):
     """What the records of a run have in common. Places are counted from a record's first byte."""
 
     stride: int
@@ -94,10 +94,10 @@ class RecordRun(NamedTuple):
     null_value: bool
 
 
-_LAYOUT = _Shape._fields.index("layout")
+_LAYOUT = _RunShape._fields.index("layout")
 """The fields before it determine the others."""
 
-_shapes: dict[tuple[int, int], _Shape] = {}
+_shapes: dict[tuple[int, int], _RunShape] = {}
 """The shapes seen, by the first two bytes of their records."""
 
 
@@ -154,7 +154,7 @@ def find_run(data: bytes, position: int, limit: int) -> RecordRun | None:
         return None
 
 
-def _run(data: bytes, position: int, limit: int, shape: _Shape) -> RecordRun | None:
+def _run(data: bytes, position: int, limit: int, shape: _RunShape) -> RecordRun | None:
     """The run of records of this shape; None if it is too short."""
     stride = shape.stride
     count = min(limit, (len(data) - position) // stride)
@@ -177,7 +177,7 @@ def _run(data: bytes, position: int, limit: int, shape: _Shape) -> RecordRun | N
     return RecordRun(count, end, offset, times, fields, shape.null_key, shape.null_value)
 
 
-def _offsets(data: bytes, position: int, count: int, shape: _Shape) -> tuple[int, int]:
+def _offsets(data: bytes, position: int, count: int, shape: _RunShape) -> tuple[int, int]:
     """The offset of the first record, and how many records have offsets that go up by one in as many bytes each."""
     stride, begin, width = shape.stride, position + shape.offset, shape.key - shape.offset
     offset, after = read_varint(data, begin)
@@ -202,7 +202,7 @@ def _common(column: bytes, expected: bytes) -> int:
     return ((different & -different).bit_length() - 1) >> 3 if different else size
 
 
-def _times(data: bytes, position: int, count: int, shape: _Shape) -> tuple[int | list[int], int]:
+def _times(data: bytes, position: int, count: int, shape: _RunShape) -> tuple[int | list[int], int]:
     """The timestamp delta of all records or of each, and how many have one of this many bytes."""
     begin, width, end = position + shape.time, shape.offset - shape.time, position + count * shape.stride
     column = data[begin : end : shape.stride]
@@ -226,7 +226,7 @@ def _times(data: bytes, position: int, count: int, shape: _Shape) -> tuple[int |
     return [(number >> 1) ^ -(number & 1) for number in numbers], count
 
 
-def _shape(data: bytes, position: int) -> _Shape | None:
+def _shape(data: bytes, position: int) -> _RunShape | None:
     """The shape of a record, if it has no headers, is sound, and another of its length follows."""
     size, body = read_varint(data, position)
     end = body + size
@@ -243,7 +243,7 @@ def _shape(data: bytes, position: int) -> _Shape | None:
         return None
     places = (*range(position, body), *range(key, key_begins), *range(key_ends, value_begins), value_ends)
     sizes = key_begins - position, key_ends - key_begins, value_begins - key_ends, value_ends - value_begins
-    return _Shape(
+    return _RunShape(
         end - position,
         tuple((place - position, data[place : place + 1]) for place in places),
         time - position,

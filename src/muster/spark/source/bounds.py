@@ -34,7 +34,7 @@ STARTS_EVERY_MS = 10_000
 DOUBT_TRIES, DOUBT_EVERY_MS = 3, 1_000
 
 
-class PositionState(Enum):
+class PositionValidity(Enum):
     """Whether a position is valid, and why not (rule 13 of claims.py)."""
 
     GOOD = "good"
@@ -44,7 +44,7 @@ class PositionState(Enum):
     """The log ends earlier: it was truncated, or recreated without topic IDs, or the commit was never valid."""
 
 
-def judge(position: int, log_start: int, log_end: int) -> PositionState:
+def judge(position: int, log_start: int, log_end: int) -> PositionValidity:
     """Whether reading can continue at a position.
 
     | position                    | verdict | failOnDataLoss=false continues at    |
@@ -54,8 +54,8 @@ def judge(position: int, log_start: int, log_end: int) -> PositionState:
     | p > log end                 | beyond  | log start                            |
     """
     if position < log_start:
-        return PositionState.GONE
-    return PositionState.BEYOND if position > log_end else PositionState.GOOD
+        return PositionValidity.GONE
+    return PositionValidity.BEYOND if position > log_end else PositionValidity.GOOD
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,11 +240,13 @@ class PartitionBounds:
             if start is None or end is None:
                 continue
             state = judge(position, start.offset, end.offset)
-            if state is PositionState.GONE:
+            if state is PositionValidity.GONE:
                 gone = f"offsets {position} to {start.offset - 1} of {partition} are gone"
                 self._claims.lost(partition, start.offset, f"{gone}: {LOG_BEGINS} {start.offset} now")
             elif (
-                state is PositionState.BEYOND and partition not in self._doubts and self._cleared.get(partition) != end
+                state is PositionValidity.BEYOND
+                and partition not in self._doubts
+                and self._cleared.get(partition) != end
             ):
                 self._doubts[partition] = _Doubt(end.epoch, now, next_at=now)
                 self._metadata.request_update(now)  # the topic may have been recreated

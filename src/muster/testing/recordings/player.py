@@ -15,7 +15,7 @@ from muster.clock import wall_clock_ms
 from muster.coordinator.groups import effects, interventions
 from muster.coordinator.groups.classic_group import ClassicGroup
 from muster.coordinator.groups.group import PREPARING_REBALANCE, ClassicMember
-from muster.coordinator.groups.kinds import Group
+from muster.coordinator.groups.kinds import AnyGroup
 from muster.coordinator.runtime import Client
 from muster.errors import ConfigError, ErrorCode, MusterError
 from muster.protocol.messages import (
@@ -290,7 +290,7 @@ class Player:
     def _expire(self, group_id: str) -> None:
         """Expire the sessions of the members under test."""
 
-        def decide(group: Group, now: int) -> effects.Effects:
+        def decide(group: AnyGroup, now: int) -> effects.Effects:
             assert isinstance(group, ClassicGroup)
             own = self._own(group)
             return interventions.expire(group, lambda member: member in own, now)

@@ -83,7 +83,7 @@ def head(source: str, began_ms: int) -> dict[str, Any]:
     return {"muster_recording": VERSION, "of": source, "began_ms": began_ms, "by": f"muster {__version__}"}
 
 
-class Record(Protocol):
+class AnyRecord(Protocol):
     """A record of any reader."""
 
     offset: int
@@ -96,7 +96,7 @@ class Record(Protocol):
         """Pairs of key and value."""
 
 
-def record_fields(topic: str, partition: int, record: Record) -> dict[str, Any]:
+def record_fields(topic: str, partition: int, record: AnyRecord) -> dict[str, Any]:
     """The fields of a record's line."""
     return {
         "topic": topic,

@@ -32,7 +32,7 @@ from muster.zookeeper.base.znodes import (
     CONTROLLER,
     TRANSACTION_VERSION,
     BrokerRegistration,
-    PartitionState,
+    LeaderAndIsr,
     TopicRegistration,
     broker_path,
     partition_state_path,
@@ -57,7 +57,7 @@ DELETED_KNOWN = 10_000
 class PartitionImage:
     """A partition's state, with the version of its znode."""
 
-    state: PartitionState
+    state: LeaderAndIsr
     version: int
 
 
@@ -272,7 +272,7 @@ class ClusterImage:
         topic = self.topics.get(name)
         if topic is None or number not in topic.registration.partitions:
             return
-        if data is not None and isinstance(found, PartitionState):
+        if data is not None and isinstance(found, LeaderAndIsr):
             topic.states[number] = PartitionImage(found, data[1])
         else:
             topic.states.pop(number, None)

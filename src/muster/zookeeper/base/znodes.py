@@ -121,7 +121,7 @@ class GroupPaths:
 # --- brokers ---------------------------------------------------------------------------------------------------------
 
 
-class Endpoint(NamedTuple):
+class BrokerEndpoint(NamedTuple):
     """A listener of a broker."""
 
     listener: str
@@ -138,14 +138,14 @@ class BrokerRegistration(NamedTuple):
     """What a broker registers in `/brokers/ids`."""
 
     broker_id: int
-    endpoints: tuple[Endpoint, ...]
+    endpoints: tuple[BrokerEndpoint, ...]
     timestamp_ms: int
     """When it registered, since the epoch."""
     version: int = 5
     """Version 1 is from Kafka 0.8, 2 from 0.9, 3 and 4 from 0.10 and later, 5 from 2.7 and later."""
     rack: str | None = None
     jmx_port: int = -1
-    draft_listener: Endpoint | None = None
+    draft_listener: BrokerEndpoint | None = None
     """The listener for the protocol of Kafka's drafts. Only muster's brokers have one. It is not among the endpoints,
     because a consumer of Kafka 0.9 fails at an unknown listener name; all releases of Kafka ignore unknown keys."""
     offline: frozenset[tuple[str, int]] = frozenset()
@@ -153,11 +153,11 @@ class BrokerRegistration(NamedTuple):
     this. A recreated topic has another id, so its partitions are not affected."""
 
     @property
-    def plaintext(self) -> Endpoint | None:
+    def plaintext(self) -> BrokerEndpoint | None:
         """The first listener without encryption that can be connected to: the only kind that consumers of 0.8 know."""
         return self.endpoint("PLAINTEXT")
 
-    def endpoint(self, security_protocol: str) -> Endpoint | None:
+    def endpoint(self, security_protocol: str) -> BrokerEndpoint | None:
         """The first listener of a security protocol that can be connected to."""
         fit = (endpoint for endpoint in self.endpoints if endpoint.security_protocol == security_protocol)
         return next((found for found in fit if found.host and 0 < found.port < 1 << 16), None)
@@ -229,7 +229,7 @@ def _broker(name: str, found: Json) -> BrokerRegistration:
         host = found.text("host")
         if not _HOST.match(host):
             raise InvalidZnodeError(f"{quoted(host)} is not a host name")
-        endpoints: tuple[Endpoint, ...] = (Endpoint("PLAINTEXT", host, found.port("port")),)
+        endpoints: tuple[BrokerEndpoint, ...] = (BrokerEndpoint("PLAINTEXT", host, found.port("port")),)
     else:
         protocols = found.mapping("listener_security_protocol_map") if "listener_security_protocol_map" in found else {}
         endpoints = tuple(_endpoint(text, protocols) for text in found.texts("endpoints"))
@@ -252,7 +252,7 @@ def _offline(found: Json) -> frozenset[tuple[str, int]]:
     return frozenset((topic_id, number) for topic_id, held in of_topics for number in integers(topic_id, held))
 
 
-def _draft_listener(found: Json) -> Endpoint | None:
+def _draft_listener(found: Json) -> BrokerEndpoint | None:
     return _endpoint(found.text("draft_listener"), {"DRAFT": "PLAINTEXT"}) if "draft_listener" in found else None
 
 
@@ -261,7 +261,7 @@ def _check_id(name: str) -> None:
         raise InvalidZnodeError("its name is not a broker id")
 
 
-def _endpoint(text: str, protocols: Mapping[str, Any]) -> Endpoint:
+def _endpoint(text: str, protocols: Mapping[str, Any]) -> BrokerEndpoint:
     parts = _ENDPOINT.match(text)
     if parts is None:
         raise InvalidZnodeError(f"{quoted(text)} is not a listener")
@@ -269,7 +269,7 @@ def _endpoint(text: str, protocols: Mapping[str, Any]) -> Endpoint:
     protocol = protocols.get(listener, listener)  # before version 4 a listener is named after its protocol
     if not isinstance(protocol, str):
         raise InvalidZnodeError("a security protocol is not text")
-    return Endpoint(listener, host, int(port), protocol)
+    return BrokerEndpoint(listener, host, int(port), protocol)
 
 
 # --- topics ----------------------------------------------------------------------------------------------------------
@@ -309,7 +309,7 @@ def _topic(found: Json) -> TopicRegistration:
     return TopicRegistration(dict(sorted(partitions.items())), topic_id, found.integer("version"))
 
 
-class PartitionState(NamedTuple):
+class LeaderAndIsr(NamedTuple):
     """Where a partition is led. `leader` is -1 while no replica can lead."""
 
     leader: int
@@ -323,12 +323,12 @@ class PartitionState(NamedTuple):
         return encode({**values, "leader_epoch": self.leader_epoch, "isr": self.isr})
 
 
-def read_partition_state(topic: str, partition: int, data: bytes | None) -> PartitionState | Unreadable:
+def read_partition_state(topic: str, partition: int, data: bytes | None) -> LeaderAndIsr | Unreadable:
     """What a partition's `state` says."""
     return parse_znode(
         partition_state_path(topic, partition),
         data,
-        lambda found: PartitionState(
+        lambda found: LeaderAndIsr(
             found.integer("leader"),
             found.integer("leader_epoch"),
             integers("isr", found.get("isr")),
@@ -410,7 +410,7 @@ class CoordinatorRegistration(NamedTuple):
 
     host: str
     port: int
-    draft_listener: Endpoint | None = None
+    draft_listener: BrokerEndpoint | None = None
     """The listener for the protocol of Kafka's drafts."""
 
     def encode(self) -> bytes:

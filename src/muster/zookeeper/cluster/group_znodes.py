@@ -133,7 +133,7 @@ def _all_records(data: bytes) -> Iterable[tuple[BatchHeader, Record]]:
         raise CorruptRecordError(f"of {len(data)} bytes, {end} are records")
 
 
-class PendingOffsets(NamedTuple):
+class PendingOffsetsZnode(NamedTuple):
     """What a pending znode holds: keys, values (None: superseded), places in the order of commits."""
 
     producer_id: int
@@ -165,7 +165,7 @@ def transactional_batch(
     )
 
 
-def read_pending(path: str, data: bytes | None) -> PendingOffsets | Unreadable:
+def read_pending(path: str, data: bytes | None) -> PendingOffsetsZnode | Unreadable:
     """The records in a pending znode."""
     records: list[tuple[bytes, bytes | None, int]] = []
     producer = (-1, -1)
@@ -178,7 +178,7 @@ def read_pending(path: str, data: bytes | None) -> PendingOffsets | Unreadable:
             records.append((record.key, record.value, int.from_bytes(order, "big")))
     except CorruptRecordError as error:
         return Unreadable(path, str(error))
-    return PendingOffsets(*producer, records)
+    return PendingOffsetsZnode(*producer, records)
 
 
 def fits(key: bytes, value: bytes, most: int = MAX_ZNODE_BYTES) -> bool:

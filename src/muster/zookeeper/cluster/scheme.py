@@ -65,7 +65,7 @@ from muster.zookeeper.base.znodes import (
     TOPIC_CONFIGS,
     BrokerRegistration,
     Controller,
-    PartitionState,
+    LeaderAndIsr,
     TopicRegistration,
     broker_path,
     partition_state_path,
@@ -124,8 +124,8 @@ class Term(NamedTuple):
 
 
 def next_state(
-    replicas: Sequence[int], state: PartitionState | None, alive: Iterable[int], controller_epoch: int
-) -> PartitionState | None:
+    replicas: Sequence[int], state: LeaderAndIsr | None, alive: Iterable[int], controller_epoch: int
+) -> LeaderAndIsr | None:
     """The state that a partition should have, None if it has it or nothing can be done.
 
     A partition that never had a leader waits for its first live replica. That one alone is in sync, however many
@@ -135,16 +135,16 @@ def next_state(
     alive = set(alive)
     if state is None:
         first = next((replica for replica in replicas if replica in alive), None)
-        return PartitionState(first, 0, [first], controller_epoch) if first is not None else None
+        return LeaderAndIsr(first, 0, [first], controller_epoch) if first is not None else None
     if state.leader in alive and state.leader in replicas:
         return None
     in_sync = [replica for replica in state.isr if replica in alive and replica in replicas]
     if not in_sync:
         if state.leader == NO_LEADER:
             return None
-        return PartitionState(NO_LEADER, state.leader_epoch + 1, state.isr, controller_epoch)
+        return LeaderAndIsr(NO_LEADER, state.leader_epoch + 1, state.isr, controller_epoch)
     leader = next(replica for replica in replicas if replica in in_sync)
-    return PartitionState(leader, state.leader_epoch + 1, in_sync, controller_epoch)
+    return LeaderAndIsr(leader, state.leader_epoch + 1, in_sync, controller_epoch)
 
 
 def spread(partitions: int, brokers: Iterable[int], load: Mapping[int, int]) -> dict[int, list[int]]:
@@ -382,7 +382,7 @@ def _id_of_creation(name: str, czxid: int) -> str:
 
 
 def _lead(term: Term, image: ClusterImage, name: str, topic: TopicImage) -> Plan[int]:
-    due: dict[int, PartitionState] = {}
+    due: dict[int, LeaderAndIsr] = {}
     for number, replicas in topic.registration.partitions.items():
         if partition_state_path(name, number) in image.unreadable:
             continue
@@ -410,7 +410,7 @@ def _lead(term: Term, image: ClusterImage, name: str, topic: TopicImage) -> Plan
     return len(due)
 
 
-def _new_state(name: str, number: int, state: PartitionState, there: Sequence[str]) -> list[Write[Any]]:
+def _new_state(name: str, number: int, state: LeaderAndIsr, there: Sequence[str]) -> list[Write[Any]]:
     path = partition_state_path(name, number)
     parent = [] if str(number) in there else [Create(path.rpartition("/")[0])]
     return [*parent, Create(path, state.encode())]

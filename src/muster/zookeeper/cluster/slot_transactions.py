@@ -30,7 +30,7 @@ from muster.protocol.records.control_records import TxnMarker, end_marker
 from muster.protocol.records.record_batch import BatchBuilder, BatchHeader, read_header
 from muster.zookeeper.base.znode_json import Unreadable
 from muster.zookeeper.cluster.cached_znode import VOID, PendingZnode, is_of_group, is_offset
-from muster.zookeeper.cluster.group_znodes import PendingOffsets, pending_name, read_pending, transactional_batch
+from muster.zookeeper.cluster.group_znodes import PendingOffsetsZnode, pending_name, read_pending, transactional_batch
 
 PRODUCER_EXPIRATION_MS = 24 * 3600 * 1000
 """How long a producer without an open transaction is remembered; Kafka's `producer.id.expiration.ms`."""
@@ -57,7 +57,7 @@ class Producers(Protocol):
 NewProducers = Callable[[], Producers]
 
 
-def _belongs(found: PendingOffsets, group: str, producer_id: int) -> bool:
+def _belongs(found: PendingOffsetsZnode, group: str, producer_id: int) -> bool:
     """Whether a znode's contents match its name; those of a copied znode do not."""
     keys = [key for key, _, _ in found.records]
     return found.producer_id == producer_id and all(is_offset(key) and is_of_group(key, group) for key in keys)
@@ -86,7 +86,7 @@ class SlotTransactions:
         found = read_pending(path, data)
         if not isinstance(found, Unreadable) and not _belongs(found, group, producer_id):
             found = Unreadable(path, "it holds what belongs into another znode")
-        pending = PendingOffsets(producer_id, -1, []) if isinstance(found, Unreadable) else found
+        pending = PendingOffsetsZnode(producer_id, -1, []) if isinstance(found, Unreadable) else found
         znode = PendingZnode(group, name, path, producer_id, pending.producer_epoch, version)
         self._znodes.setdefault(producer_id, {}).setdefault(group, {})[number] = znode
         for key, value, order in pending.records:

@@ -36,7 +36,7 @@ from muster.zookeeper.watchers.asks import (
     ClaimedPartition,
     GiveUp,
     Level,
-    Notify,
+    NotifyUser,
     Pause,
     StartFetching,
     StopFetching,
@@ -374,7 +374,7 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
                 await asyncio.sleep(what.milliseconds / 1000)
             case TimeOfDay():
                 return wall_clock_ms()
-            case Notify():
+            case NotifyUser():
                 log.log(_LEVELS[what.level], "%s: %s", self.consumer_id, what.message)
                 if what.error is not None:
                     self._fail(what.error)

@@ -3,7 +3,7 @@
 What it works around in kazoo 2.11:
 
 - kazoo has one thread for answers and another for watches, so an answer may overtake the event of an earlier change.
-  Here both are reported by the thread that reads the connection, in the order in which it read them (`_Handler`).
+  Here both are reported by the thread that reads the connection, in the order in which it read them (`_KazooHandler`).
 - It automatically begins a new session when the old one has expired, and carries out requests meant for the old one in
   the new one. Here a KazooClient is used for one session only (`_on_state`).
 - It reports the end of a session only when it has a connection again. Here the time of the last sign of life is taken
@@ -129,7 +129,7 @@ class KazooOwner(Protocol):
         """The session has ended; the link can no longer be used."""
 
 
-class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+class _KazooHandler(SequentialThreadingHandler):  # type: ignore[misc]
     """kazoo's handler without its two threads for callbacks: a callback is called in the thread in which it is due."""
 
     def __init__(self, link: Link) -> None:
@@ -229,7 +229,7 @@ class Link:
         """Guards what any thread may end; it is only held briefly."""
         self._reported_event: object = None
         self._reported_paths: set[str] = set()
-        self._handler = _Handler(self)
+        self._handler = _KazooHandler(self)
         delays = KazooRetry(max_tries=-1, delay=FIRST_RETRY_S, max_delay=LAST_RETRY_S)
         self._client = KazooClient(
             hosts=",".join(hosts),

@@ -81,14 +81,14 @@ class TimeOfDay(Ask[int]):
 
 
 class Level(Enum):
-    """How much a `Notify` matters."""
+    """How much a `NotifyUser` matters."""
 
     INFO = "info"
     WARNING = "warning"
     ERROR = "error"
 
 
-class Notify(Ask[None]):
+class NotifyUser(Ask[None]):
     """Notify the user; an error is raised by the call in which the user waits for records."""
 
     __slots__ = ("error", "level", "message")

@@ -70,7 +70,7 @@ from muster.zookeeper.watchers.asks import (
     ClaimedPartition,
     GiveUp,
     Level,
-    Notify,
+    NotifyUser,
     Pause,
     RebalanceFailedError,
     StartFetching,
@@ -178,7 +178,7 @@ class WatcherMember(SessionPlans):
             if self._plan_session == self._sessions:  # the error arrived before the event
                 self._forget()
         except ZooKeeperError as error:
-            yield from ask(Notify(Level.ERROR, f"ZooKeeper refused the consumer: {error}", error))
+            yield from ask(NotifyUser(Level.ERROR, f"ZooKeeper refused the consumer: {error}", error))
             yield from ask(Pause(max(1_000, self.settings.rebalance_backoff_ms)))
 
     def _attend(self) -> Plan[None]:
@@ -233,7 +233,7 @@ class WatcherMember(SessionPlans):
                 if self.settings.auto_commit_enable:
                     yield from self._write_offsets(positions)
             except ZooKeeperError as error:
-                yield from ask(Notify(Level.WARNING, f"the last offsets could not be committed: {error}"))
+                yield from ask(NotifyUser(Level.WARNING, f"the last offsets could not be committed: {error}"))
             yield from self._announce_lost()
             yield from self._announce_release()
         finally:
@@ -255,7 +255,7 @@ class WatcherMember(SessionPlans):
                 return
             wait = self.settings.zookeeper_session_timeout_ms
             text = f"another session has the id {self.settings.consumer_id}; trying again in {wait} ms"
-            yield from self._ask(Notify(Level.WARNING, text))
+            yield from self._ask(NotifyUser(Level.WARNING, text))
             yield from self._ask(Pause(wait))
 
     def _watch_all(self) -> None:
@@ -321,7 +321,7 @@ class WatcherMember(SessionPlans):
             yield from self._ask(Pause(self.settings.rebalance_backoff_ms))
             self._move(WatcherEvent.TRIES_AGAIN if left else WatcherEvent.OUT_OF_TRIES)
         text = f"{self.settings.consumer_id} can't rebalance after {self.settings.rebalance_max_retries} retries"
-        yield from self._ask(Notify(Level.ERROR, text, RebalanceFailedError(text)))
+        yield from self._ask(NotifyUser(Level.ERROR, text, RebalanceFailedError(text)))
 
     def _try(self) -> Plan[bool]:
         try:
@@ -329,7 +329,7 @@ class WatcherMember(SessionPlans):
         except SessionExpiredError:
             raise
         except (ZooKeeperError, UnequalSubscriptionsError, TooCostlyError) as error:
-            yield from self._ask(Notify(Level.WARNING, f"an attempt to rebalance failed: {error}"))
+            yield from self._ask(NotifyUser(Level.WARNING, f"an attempt to rebalance failed: {error}"))
             return False
 
     def _stop_after_failure(self) -> Plan[None]:
@@ -340,7 +340,7 @@ class WatcherMember(SessionPlans):
             except SessionExpiredError:
                 raise
             except ZooKeeperError as error:
-                yield from self._ask(Notify(Level.WARNING, f"after a failed attempt to rebalance: {error}"))
+                yield from self._ask(NotifyUser(Level.WARNING, f"after a failed attempt to rebalance: {error}"))
 
     def _rebalance(self) -> Plan[bool]:
         """One attempt; returns whether its whole part is claimed."""
@@ -350,7 +350,7 @@ class WatcherMember(SessionPlans):
             yield from self._register()  # another program has deleted it
         brokers = yield from self._read_brokers()
         if not brokers:
-            yield from self._ask(Notify(Level.WARNING, "no broker is registered in ZooKeeper; waiting for one"))
+            yield from self._ask(NotifyUser(Level.WARNING, "no broker is registered in ZooKeeper; waiting for one"))
             self._unarmed.setdefault(BROKER_IDS, ZnodeChange.LOST)
             self._move(WatcherEvent.NO_BROKER)
             return True
@@ -410,7 +410,7 @@ class WatcherMember(SessionPlans):
         if not conflicts:
             return True
         self.conflicts += len(conflicts)
-        yield from self._ask(Notify(Level.INFO, f"waiting for owners to release: {', '.join(conflicts)}"))
+        yield from self._ask(NotifyUser(Level.INFO, f"waiting for owners to release: {', '.join(conflicts)}"))
         return False
 
     # --- reading the group -------------------------------------------------------------------------------------------
@@ -514,7 +514,7 @@ class WatcherMember(SessionPlans):
         """Log it once."""
         if found not in self._reported:
             self._reported.add(found)
-            yield from self._ask(Notify(Level.WARNING, f"skipped: {found}"))
+            yield from self._ask(NotifyUser(Level.WARNING, f"skipped: {found}"))
 
     # --- offsets -----------------------------------------------------------------------------------------------------
 
@@ -526,7 +526,7 @@ class WatcherMember(SessionPlans):
             return None
         found = znodes.read_offset(path, data)
         if isinstance(found, Unreadable):
-            yield from self._ask(Notify(Level.ERROR, f"no committed offset for {partition}: {found}"))
+            yield from self._ask(NotifyUser(Level.ERROR, f"no committed offset for {partition}: {found}"))
             return None
         self._written[partition] = found
         return found if found >= 0 else None

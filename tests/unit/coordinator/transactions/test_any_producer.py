@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from muster.coordinator.transactions.entry import ENDING, LAST_EPOCH, ONGOING
-from muster.coordinator.transactions.rules import Producer
+from muster.coordinator.transactions.rules import ProducerIdentity
 from muster.errors import ErrorCode
 from tests.support.scale import examples
 from tests.support.transaction_harness import MINUTE, T0, T1, TransactionHarness
@@ -25,12 +25,12 @@ class Producers(RuleBasedStateMachine):
         self.it.put(producer_epoch=LAST_EPOCH - epochs_left)
         self.it.log.clear()
         self.it.init()
-        self.mine: Producer | None = self.it.producer
+        self.mine: ProducerIdentity | None = self.it.producer
         self.given = {self.it.producer}
-        self.fenced: set[Producer] = set()
-        self.seen: list[Producer] = []
+        self.fenced: set[ProducerIdentity] = set()
+        self.seen: list[ProducerIdentity] = []
 
-    def _gave(self, producer: Producer) -> None:
+    def _gave(self, producer: ProducerIdentity) -> None:
         self.fenced |= self.given - {producer}
         self.given.add(producer)
         self.mine = producer
@@ -39,7 +39,7 @@ class Producers(RuleBasedStateMachine):
     def init(self, goes_on: bool) -> None:
         answer = self.it.init(self.mine if goes_on else None)
         if answer.error_code == NONE:
-            self._gave(Producer(answer.producer_id, answer.producer_epoch))
+            self._gave(ProducerIdentity(answer.producer_id, answer.producer_epoch))
 
     @rule(partition=st.sampled_from([T0, T1]))
     def add(self, partition: object) -> None:
@@ -53,13 +53,13 @@ class Producers(RuleBasedStateMachine):
         state = self.it.state
         answer = self.it.end(commit, self.mine)
         if answer.error_code == NONE and self.it.client == 2 and not lost:
-            self._gave(Producer(answer.producer_id, answer.producer_epoch))
+            self._gave(ProducerIdentity(answer.producer_id, answer.producer_epoch))
         if answer.error_code == NONE and lost and state is ONGOING:
             self.it.mark()
             again = self.it.end(commit, self.mine)  # it does not know, and repeats
             assert again.error_code == NONE
             if self.it.client == 2:
-                assert Producer(again.producer_id, again.producer_epoch) == self.it.producer
+                assert ProducerIdentity(again.producer_id, again.producer_epoch) == self.it.producer
                 self._gave(self.it.producer)
 
     @precondition(lambda self: self.it.markers)

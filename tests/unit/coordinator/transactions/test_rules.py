@@ -18,7 +18,7 @@ from muster.coordinator.transactions.entry import (
     Transaction,
     TransactionState,
 )
-from muster.coordinator.transactions.rules import Producer
+from muster.coordinator.transactions.rules import ProducerIdentity
 from muster.errors import ErrorCode
 from tests.support.transaction_harness import MINUTE, T0, T1, TransactionHarness
 
@@ -33,8 +33,8 @@ IDLE = (EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT)
 ENDING = (PREPARE_COMMIT, PREPARE_ABORT)
 
 
-def changed(producer: Producer, *, epoch: int = 0, producer_id: int = 0) -> Producer:
-    return Producer(producer.producer_id + producer_id, producer.epoch + epoch)
+def changed(producer: ProducerIdentity, *, epoch: int = 0, producer_id: int = 0) -> ProducerIdentity:
+    return ProducerIdentity(producer.producer_id + producer_id, producer.epoch + epoch)
 
 
 def test_every_table_has_every_cell() -> None:
@@ -56,7 +56,7 @@ def test_the_first_producer_of_a_name_gets_a_new_id() -> None:
 
 def test_ids_given_with_an_unknown_name_are_passed_over() -> None:
     """The id has expired, or its producer comes from another cluster (KAFKA-8710)."""
-    answer = TransactionHarness().init(Producer(77, 5))
+    answer = TransactionHarness().init(ProducerIdentity(77, 5))
     assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (NONE, 1000, 0)
 
 
@@ -155,8 +155,8 @@ def test_used_up_epochs_of_another_producer_are_not_taken_over() -> None:
     """Kafka 4.2 fails inside here."""
     it = TransactionHarness().to(EMPTY)
     it.put(producer_epoch=LAST_EPOCH, last_producer_epoch=LAST_EPOCH - 1)
-    assert it.init(Producer(1000, 5)).error_code == FENCED
-    answer = it.init(Producer(1000, LAST_EPOCH - 1))
+    assert it.init(ProducerIdentity(1000, 5)).error_code == FENCED
+    answer = it.init(ProducerIdentity(1000, LAST_EPOCH - 1))
     assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (NONE, 1000, LAST_EPOCH)
 
 
@@ -212,7 +212,7 @@ def test_adding_what_is_there_writes_nothing() -> None:
 
 def test_an_unknown_name_has_no_transactions() -> None:
     it = TransactionHarness()
-    stranger = Producer(5, 0)
+    stranger = ProducerIdentity(5, 0)
     assert it.add(T0, producer=stranger) == MAPPING
     assert it.verify(T0, producer=stranger) == {T0: MAPPING}
     assert it.end(True, stranger).error_code == it.end(True, stranger, version=4).error_code == MAPPING
@@ -305,7 +305,7 @@ def test_ending(state: TransactionState, commit: bool, again: bool) -> None:
     assert markers.partitions == ({T0} if state is ONGOING else frozenset())
     it.mark()
     assert it.state is (COMPLETE_COMMIT if commit else COMPLETE_ABORT)
-    assert it.producer == Producer(answer.producer_id, answer.producer_epoch)
+    assert it.producer == ProducerIdentity(answer.producer_id, answer.producer_epoch)
 
 
 @pytest.mark.parametrize("state", [EMPTY, ONGOING, COMPLETE_COMMIT, COMPLETE_ABORT])
@@ -329,10 +329,10 @@ def test_ending_with_the_last_epoch_brings_another_producer_id(commit: bool) -> 
     assert (it.entry.producer_id, it.entry.producer_epoch) == (1000, LAST_EPOCH + 1)
     assert (it.markers[-1].producer_id, it.markers[-1].producer_epoch) == (1000, LAST_EPOCH + 1)
     # The producer has its new ids, which do not count yet (KAFKA-18660).
-    assert it.add(T0, producer=Producer(1001, 0)) == CONCURRENT
-    assert it.end(commit, Producer(1001, 0)).error_code == CONCURRENT
+    assert it.add(T0, producer=ProducerIdentity(1001, 0)) == CONCURRENT
+    assert it.end(commit, ProducerIdentity(1001, 0)).error_code == CONCURRENT
     it.mark()
-    assert (it.producer, it.entry.previous_producer_id) == (Producer(1001, 0), 1000)
+    assert (it.producer, it.entry.previous_producer_id) == (ProducerIdentity(1001, 0), 1000)
     again = it.end(commit, old)
     assert (again.error_code, again.producer_id, again.producer_epoch) == (NONE, 1001, 0)
     assert it.end(not commit, old).error_code == INVALID
@@ -347,7 +347,7 @@ def test_a_fence_that_uses_up_the_epochs_brings_another_producer_id() -> None:
     it.put(producer_epoch=LAST_EPOCH)
     assert it.init().error_code == CONCURRENT
     it.mark()
-    assert it.producer == Producer(1001, 0)
+    assert it.producer == ProducerIdentity(1001, 0)
     assert it.init().producer_epoch == 1
 
 

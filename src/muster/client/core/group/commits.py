@@ -96,7 +96,7 @@ class _Fetch:
     retry_at: int = 0
 
 
-class Commits:
+class OffsetCommitter:
     """The committed offsets of one group, as one consumer writes and reads them."""
 
     def __init__(
