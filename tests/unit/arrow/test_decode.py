@@ -1,4 +1,5 @@
-"""Decoding to Arrow: the kernel, plain Python and the protocol's own reader say the same, of good bytes and of bad."""
+"""Decoding to Arrow: the kernel, plain Python and the protocol's own reader agree, on valid bytes and on damaged
+ones."""
 
 import struct
 
@@ -51,7 +52,7 @@ def simple(count, base_offset=0, **flags):
 
 
 def expected(buffer, start=0, end=2**63 - 1):
-    """What the protocol's reader says, as rows."""
+    """The rows that the protocol's reader returns."""
     found = []
     for position, header in iter_headers(buffer):
         wanted = [record for record in read_records(buffer, position, header) if start <= record.offset < end]
@@ -114,7 +115,7 @@ def test_both_engines_read_what_the_protocol_reads(batches, data):
 
 
 def recoded(good, payload):
-    """The batch with other records' bytes and a CRC to match: only the records themselves can betray the damage."""
+    """The batch with another batch's records and a matching CRC: only the records themselves can reveal the damage."""
     damaged = bytearray(good[:HEADER_SIZE]) + payload
     struct.pack_into(">i", damaged, 8, len(damaged) - 12)
     struct.pack_into(">I", damaged, 17, crc32c(bytes(damaged[21:])))
@@ -305,7 +306,7 @@ def test_batches_are_decompressed_once_into_one_buffer(monkeypatch, codec):
         return real(compression, data, target)
 
     monkeypatch.setattr(buffers, "decompress_into", counted)
-    monkeypatch.setattr(buffers, "record_bytes", None)  # not called: it makes bytes of each batch
+    monkeypatch.setattr(buffers, "record_bytes", None)  # not called: it copies the bytes of each batch
     buffer = b"".join(simple(50, at, compression=codec) for at in range(0, 500, 50))
     for _ in range(2):
         batches = list(Decoder("t", 0, ("offset", "value"), Engine.NUMBA).decode(buffer).batches)
@@ -316,7 +317,7 @@ def test_batches_are_decompressed_once_into_one_buffer(monkeypatch, codec):
 
 def test_a_room_that_another_thread_takes_first_is_done_without(monkeypatch):
     class Taken(list):  # type: ignore[type-arg]
-        """There is a room in it when one looks, and none when one takes it."""
+        """It looks as if it holds a buffer, but is empty when one is taken."""
 
         def __bool__(self):
             return True
@@ -337,7 +338,8 @@ def test_batches_that_find_no_room_are_decoded_all_the_same(monkeypatch, codec):
 
 
 def told(monkeypatch, buffer, *, short, **arguments):
-    """What the decoder says with or without its short way: rows and next offset, or the error. And if it was taken."""
+    """What the decoder returns with or without its fast path: rows and next offset, or the error; and if it was
+    taken."""
     taken: list[bool] = []
 
     def decode_plain(*given):

@@ -1,4 +1,4 @@
-"""Which engine decodes, and where numba keeps what it compiled."""
+"""Which engine decodes, and where numba keeps its compiled code."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Packing against what the protocol reads: both ways, the same records in the same places."""
+"""Packing compared with the protocol's reader: both yield the same records at the same positions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rows_of(keys, values, headers=None, kind=None):
 
 
 def packed(rows, places, engine, batch_bytes=1 << 20, **how):
-    """Each batch as it is sent: its place, its bytes, its records."""
+    """Each batch as it is sent: its position, its bytes, its records."""
     found = []
     for partition, builder in pack(rows, np.array(places, np.int32), 1_700_000_000_000, batch_bytes, kernel_of(engine)):
         data = bytes(builder.build(**how))
@@ -65,7 +65,7 @@ def test_both_ways_pack_what_the_protocol_reads(table, batch_bytes, cut_off):
     rows = rows_of(keys, values, headers)
     sliced: list[Any] = [
         None if column is None else column.slice(cut_off) for column in rows
-    ]  # not at their buffers' start
+    ]  # not at the start of their buffers
     cut = RecordColumns(*sliced)
     places, count = places[cut_off:], len(places)
     expected: dict[int, list[Any]] = {}

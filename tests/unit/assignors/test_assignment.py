@@ -1,4 +1,4 @@
-"""What an assignor gives a member: places until somebody asks for names, and the same for all who look at it."""
+"""What an assignor returns for a member: indexes until the names are asked for, and the same for all readers."""
 
 from __future__ import annotations
 

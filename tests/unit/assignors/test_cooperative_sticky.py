@@ -1,4 +1,4 @@
-"""cooperative-sticky: as sticky, but what moves is revoked in one rebalance and given in the next."""
+"""cooperative-sticky: like sticky, but a partition that moves is revoked in one rebalance and assigned in the next."""
 
 from __future__ import annotations
 

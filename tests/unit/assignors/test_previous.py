@@ -1,4 +1,4 @@
-"""The user data of sticky: written, read back, read beside that of others, and what is no such data."""
+"""The user data of sticky: written, read back, read along with other members', and data that is not valid."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_user_data_comes_back_as_it_was(rows, generation):
 @example([(["a", "gone", "bé"], number, number, (0, -1, 0)) for number in range(-1, 6)])
 @example([(["a", "a"], number, 1, (4, 9, number)) for number in range(6)])
 def test_each_of_many_is_read_as_if_it_were_alone(told):
-    # Few topics and sizes, so that most have the shape of one before them, and some only nearly.
+    # Few topics and sizes: most have the same shape as an earlier one, and some only almost.
     layout = Layout(TOPICS, [list(TOPICS)])
     reader = PreviousReader(layout)
     spans = layout.spans()

@@ -1,4 +1,4 @@
-"""Racks (KIP-881): balance first, then near, then where it was. tests/oracle compares with Kafka's own results."""
+"""Racks (KIP-881): balance first, then rack, then previous owner. tests/oracle compares with Kafka's own results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLACES = st.frozensets(st.sampled_from("abc"), max_size=3)
 @drawn(group=groups(equal=False), data=st.data())
 def test_each_partition_goes_to_one_member_that_wants_it_and_racks_cost_no_balance(name, group, data):
     seats = {topic: data.draw(st.lists(PLACES, min_size=n, max_size=n)) for topic, n in group.topics.items()}
-    if name == "cooperative-sticky":  # it would leave out what moves
+    if name == "cooperative-sticky":  # it would leave out partitions that move
         for member in group.members.values():
             member.owned_partitions = []
     plain = get_assignor(name).assign(group.topics, group.members)
@@ -28,7 +28,7 @@ def test_each_partition_goes_to_one_member_that_wants_it_and_racks_cost_no_balan
         member.rack_id = data.draw(st.sampled_from(["a", "b", "c", "", None]))
     found = get_assignor(name).assign_by_rack(group.topics, group.members, seats)
     check_complete(group.topics, group.members, found)
-    if name == "range":  # each topic by itself is balanced
+    if name == "range":  # each topic is balanced separately
         for topic in group.topics:
             shares = [[number for t, number in share.partitions if t == topic] for share in found.values()]
             wanted = [len(shares[at]) for at, m in enumerate(group.members.values()) if topic in m.topics]
@@ -64,7 +64,7 @@ def test_balance_comes_before_the_rack(name):
 @pytest.mark.parametrize("name", BUILTIN)
 @pytest.mark.parametrize("seats", [[A | B] * 4, [C, C, C, A | C], [frozenset()] * 4])
 def test_racks_that_make_no_difference_are_left_out_of_account(name, seats):
-    """All partitions are in all racks, no member is in a rack of theirs, or none is known."""
+    """All partitions are in all racks, no member is in any of their racks, or no racks are known."""
     group = members("b", "b")
     assert get_assignor(name).assign_by_rack({"t": 4}, group, {"t": seats}) == get_assignor(name).assign(
         {"t": 4}, group
@@ -99,7 +99,7 @@ def test_members_with_other_topics_keep_what_is_near():
 
 
 def test_what_balance_has_moved_away_comes_near_again():
-    """m0 alone wants u; t goes to it first, and then to one of the others: to the one in its rack."""
+    """m0 alone wants u; t goes to it first, and then to another member: to the one in its rack."""
     group = {
         "m0": MemberSubscription(["t", "u"], rack_id="b"),
         "m1": MemberSubscription(["t"], rack_id="a"),

@@ -1,4 +1,4 @@
-"""What range and roundrobin promise; tests/oracle compares them with Kafka's own results."""
+"""What range and roundrobin guarantee; tests/oracle compares them with Kafka's own results."""
 
 from __future__ import annotations
 

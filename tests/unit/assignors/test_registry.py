@@ -21,7 +21,7 @@ from tests.support.groups import member
 
 
 class Favourite(Assignor):
-    """Everything to the first member: what a user may write (J9)."""
+    """Assigns everything to the first member, as a user's own assignor may (J9)."""
 
     name = "favourite"
 

@@ -1,4 +1,4 @@
-"""sticky: balance first, then as few moves as that allows; who owned what, when members disagree."""
+"""sticky: balance first, then as few moves as that allows; and who the owner was if members disagree."""
 
 from __future__ import annotations
 
@@ -96,13 +96,13 @@ def test_as_little_moves_as_can_be(topics, members, expected):
 
 
 def test_balance_that_no_single_move_can_reach_is_found():
-    # a may give to m only, and m to b: with loads of 3, 2 and 1 neither helps alone, both together do.
+    # a can only give to m, and m only to b: with loads of 3, 2 and 1 neither move helps alone, both together do.
     members = {"a": member("x", "x:0-2"), "m": member("x y", "y:0-1"), "b": member("y z", "z:0")}
     assert loads(StickyAssignor().assign({"x": 3, "y": 2, "z": 1}, members)) == [2, 2, 2]
 
 
 def test_who_goes_empty_is_chosen_so_that_the_fewest_partitions_move():
-    # Three partitions for four members: only if c, not a, goes empty do two partitions stay where they are.
+    # Three partitions for four members: two partitions stay with their owners only if c, not a, ends up empty.
     members = {"a": member("x y", "x:0"), "b": member("x y", "y:0-1"), "c": member("x"), "d": member("y")}
     claims = {name: subscription.owned_partitions for name, subscription in members.items()}
     group = Group({"x": 1, "y": 2}, members, claims)
@@ -132,7 +132,7 @@ def test_a_third_claim_of_a_higher_generation_still_counts():
 
 
 def test_a_member_that_lost_nothing_gives_way_where_that_saves_a_move():
-    # m3 is to get one. It must not be one that its owner has to take back from a member with as many as itself.
+    # m3 must get one. It must not be one that its owner has to take back from a member with just as many.
     every = "t0 t1 t2"
     members = {
         "m0": member(every, "t2:0", 1),
@@ -187,7 +187,7 @@ def test_a_member_tells_the_leader_what_it_got_and_when():
 def test_of_every_small_group_the_assignment_is_the_best_there_is(ids, topics):
     rows = [TopicPartition(topic, number) for topic, count in topics.items() for number in range(count)]
     kinds = [names for n in range(1, len(topics) + 1) for names in combinations(topics, n)]
-    # Members differ in nothing but what they want and own, so one order of what they want stands for all.
+    # Members differ only in what they want and own, so testing one order of what they want covers all orders.
     for wanted in combinations_with_replacement(kinds, len(ids)):
         candidates = [[None, *(m for m, names in enumerate(wanted) if row.topic in names)] for row in rows]
         for owners in product(*candidates):

@@ -1,4 +1,4 @@
-"""Fits of known curves: what is told to grow worse than n log n does, and nothing else."""
+"""Fits of known curves: those that grow worse than n log n are reported, and no others."""
 
 from __future__ import annotations
 

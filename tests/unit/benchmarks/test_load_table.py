@@ -1,4 +1,4 @@
-"""The table of the load benchmark: a column for each server that was measured, and ratios of ours to Kafka's."""
+"""The table of the load benchmark: a column for each measured server, and ratios of muster's numbers to Kafka's."""
 
 from __future__ import annotations
 

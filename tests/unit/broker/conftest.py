@@ -1,4 +1,4 @@
-"""What tests of brokers have in common."""
+"""What the tests of brokers share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def disk() -> FaultyDisk:
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimCluster:
-    """A ZooKeeper in memory, and brokers that lose no time between two tries."""
+    """A ZooKeeper in memory, and brokers that do not wait between two attempts."""
     monkeypatch.setattr(follower, "PAUSE_S", 0.001)
     monkeypatch.setattr(slot_coordination, "PAUSE_S", 0.001)
     return SimCluster(tmp_path)

@@ -1,4 +1,4 @@
-"""What an admin changes on a broker alone, and what becomes of it on a broken disk and after a restart."""
+"""What an admin changes on a standalone broker, and what is left of it on a broken disk and after a restart."""
 
 from __future__ import annotations
 
@@ -92,7 +92,8 @@ async def test_what_is_in_the_way_of_a_new_partition_is_not_taken_for_it(broker:
 
 @pytest.mark.parametrize("topic", [GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC])
 async def test_a_coordinators_topic_stays_as_it_is(broker: Broker, topic: str) -> None:
-    """A group or transactional id is looked for in the partition that its name and their number say."""
+    """The partition of a group or transactional id is its hash modulo the number of partitions, so that must not
+    change."""
     assert broker.groups.ensure()
     assert broker.transactions.ensure()
     before = broker.topics.partition_count(topic)
@@ -102,7 +103,7 @@ async def test_a_coordinators_topic_stays_as_it_is(broker: Broker, topic: str) -
 
 
 async def test_metadata_says_of_missing_internal_topics_that_they_are_internal(broker: Broker) -> None:
-    """As Kafka's Topic.isInternal."""
+    """Like Kafka's Topic.isInternal."""
     names = [GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, "__share_group_state", "t"]
     request = m.MetadataRequest([m.MetadataRequestTopic(name=name) for name in names], False)
     answer = await Asked(broker, request, 12).answered()
@@ -112,7 +113,7 @@ async def test_metadata_says_of_missing_internal_topics_that_they_are_internal(b
 @pytest.mark.parametrize("producers", [[7], [7, 8]], ids=["without a transactional id", "of two producers"])
 @pytest.mark.parametrize("acks", [0, 1])
 async def test_a_refused_produce_without_acks_is_not_answered(broker: Broker, producers: list[int], acks: int) -> None:
-    """Its client would take an answer for that to the next request."""
+    """Its client would mistake a response for the one to its next request."""
     broker.changes.create_topic("t", 2, {})
     parts = [m.PartitionProduceData(index, sent(producer, 0, 0)) for index, producer in enumerate(producers)]
     name = None if len(producers) == 1 else "x"
@@ -151,12 +152,12 @@ async def test_a_topic_that_takes_the_place_of_one_that_grows_keeps_its_own_sett
 
 
 def begun(broker: Broker, request: Any, version: int) -> Any:
-    """The work of a large request that has come, and waits for its turn."""
+    """The work of a large request that was received and waits for its turn."""
     return handlers.table(broker.parts())[type(request).API_KEY].handle(request, Asking(version))  # type: ignore[arg-type]
 
 
 class Asking(NamedTuple):
-    """A request's call, as far as handlers of this file ask."""
+    """As much of a request's call as the handlers in this file use."""
 
     version: int
 
@@ -175,7 +176,7 @@ MANY = create_partitions._FEW + 10
 async def test_partitions_that_wait_for_their_turn_undo_nothing(
     broker: Broker, meanwhile: Any, code: int, has: int
 ) -> None:
-    """What another request was granted meanwhile stays: its partitions once were taken away again."""
+    """What another request was granted meanwhile stays: once, its partitions were taken away again."""
     topic = broker.changes.create_topic("t", 1, {})
     waiting = begun(broker, a.CreatePartitionsRequest([a.CreatePartitionsTopic("t", MANY, None)], 20_000), 3)
     meanwhile(broker.changes, topic)
@@ -199,7 +200,7 @@ async def test_settings_of_a_deleted_topic_are_not_those_of_the_next(broker: Bro
     request = altered(2, "a", ("max.message.bytes", 0, "1111"))
     request.resources += altered(2, "t", ("max.message.bytes", 0, "1111")).resources
     steps = begun(broker, request, 1)
-    next(steps)  # both are stored, the first is kept by it
+    next(steps)  # the changes of both are stored; this keeps the first
     topic = topic_of(broker, "t")
     broker.changes.delete_topic(topic)
     broker.changes.create_topic("t", 1, {"max.message.bytes": "2222"})
@@ -237,14 +238,15 @@ async def test_a_beginning_that_cannot_be_written_is_an_error(broker: Broker, di
     for _ in range(3):
         await stored(broker, "t", 0)
     disk.fill_up()
-    (broker.config.data_dir / reserve.FILE).unlink()  # as by hand, or because the disk was full at the first start
+    # As if removed by hand, or because the disk was full at the first start.
+    (broker.config.data_dir / reserve.FILE).unlink()
     assert (await cut(broker, 2))[0] == ErrorCode.KAFKA_STORAGE_ERROR
     disk.mend()
     assert await cut(broker, 2) == (0, 2)
 
 
 async def test_the_topic_of_events_keeps_its_records(broker: Broker) -> None:
-    """It is one of the broker's own."""
+    """It is one of the broker's internal topics."""
     assert broker.changes.events is not None
     broker.changes.events.ensure()
     assert (await cut(broker, -1, "__group_events"))[0] == ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -290,11 +292,11 @@ async def test_producers_are_described_with_their_transactions(broker: Broker) -
     assert described == [(7, 1, -1, NOW + 5, 4, -1), (8, 0, 0, NOW, -1, 1)]
 
 
-# -------------------------------------------------------------------------------------------------------- what is not
+# ------------------------------------------------------------------------------------------------ what is not supported
 
 
 async def test_what_is_not_served_is_not_advertised(broker: Broker) -> None:
     answer = await Asked(broker, m.ApiVersionsRequest("test", "1"), 4).answered()
     spoken = {api.api_key for api in answer.api_keys}
-    assert 55 not in spoken  # DescribeQuorum: there is none
+    assert 55 not in spoken  # DescribeQuorum: not supported
     assert {21, 34, 35, 37, 43, 45, 46, 47, 61, 74} <= spoken

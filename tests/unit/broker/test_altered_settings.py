@@ -1,4 +1,4 @@
-"""Settings that change while the broker runs: the rules, and what a broker alone makes of them."""
+"""Settings that change while the broker runs: the rules, and how a standalone broker applies them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.support.written import build_batch
 
 SET, DELETE, APPEND, SUBTRACT = AlterOperation
 
-# ------------------------------------------------------------------------------------------------- rules of a topic's
+# ---------------------------------------------------------------------------------------------- rules of topic settings
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_what_a_topic_is_refused(change: Any, why: str) -> None:
     assert why in str(refused.value)
 
 
-# ---------------------------------------------------------------------------------------------- rules of the broker's
+# --------------------------------------------------------------------------------------------- rules of broker settings
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_a_file_that_cannot_be_understood_is_reported(tmp_path: Path, content: s
         DynamicSettings(BrokerConfig(), tmp_path)
 
 
-# ------------------------------------------------------------------------------------------------ values kept too long
+# ------------------------------------------------------------------------------------ values stored by an older version
 
 
 def change_kept(path: Path, old: str, new: str) -> None:
@@ -170,7 +170,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 async def test_a_kept_value_of_a_topic_that_is_out_of_range_now_counts_as_not_set(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line at the start says so; the topic is served, and the value can be altered or removed."""
+    """One line at startup reports it; the topic is served, and the value can be altered or removed."""
     given = {"compression.type": "gzip", "compression.gzip.level": "1", "retention.ms": "1234567"}
     async with brokers.running(tmp_path) as broker:
         broker.changes.create_topic("t", 2, given)
@@ -213,7 +213,7 @@ def test_a_kept_value_of_the_broker_that_is_out_of_range_now_is_passed_over(
     ]
 
 
-# ------------------------------------------------------------------------------------------------------ a broker alone
+# -------------------------------------------------------------------------------------------------- a standalone broker
 
 
 @pytest.fixture
@@ -309,7 +309,8 @@ async def test_what_brokers_are_given_goes_before_what_they_were_started_with(tm
 
 
 async def test_what_changes_between_two_slices_is_looked_at_again(broker: Broker) -> None:
-    """The sequence: the checks; then broker's settings, a slice at a time; another request; then the topic's."""
+    """The sequence: the checks; then the broker's settings, a slice at a time; another request; then the topic's
+    settings."""
     request = altered(4, "1", ("log.retention.ms", SET, "9"))
     request.resources += altered(2, "t", ("min.compaction.lag.ms", SET, "50")).resources
     needs = alter_configs.AlterConfigNeeds(broker.cluster, broker.topics, broker.partitions, broker.dynamic, None)
@@ -321,7 +322,7 @@ async def test_what_changes_between_two_slices_is_looked_at_again(broker: Broker
 
 
 async def test_the_topic_of_events_has_the_settings_of_its_brokers(broker: Broker) -> None:
-    """By some of them it is known as the brokers' own."""
+    """Some of these settings mark it as the brokers' own topic."""
     assert broker.changes.events is not None
     broker.changes.events.ensure()
     code, _ = await alter(broker, 2, "__group_events", ("retention.ms", SET, "9"))
@@ -341,7 +342,7 @@ async def test_another_policy_holds_for_the_records_that_come(broker: Broker) ->
 
 @pytest.mark.parametrize("size", [10, 100_000], ids=["small", "large"])
 async def test_batches_are_stored_in_the_codec_of_the_topic(broker: Broker, size: int) -> None:
-    """A large one is compressed by the thread."""
+    """The thread compresses a large one."""
     assert await alter(broker, 2, "t", ("compression.type", SET, "zstd"), ("max.message.bytes", DELETE, None)) == (
         0,
         None,
@@ -375,7 +376,7 @@ async def test_the_short_way_leaves_batches_that_are_to_be_compressed(tmp_path: 
     ("kind", "why"), [(32, "Groups have no configs"), (16, "Client metrics have no configs"), (77, "type 77")]
 )
 async def test_kinds_that_have_no_settings_here(tmp_path: Path, kind: int, why: str, whole: bool) -> None:
-    """A group's setting would be obeyed by none of the groups that are served: it is not kept either."""
+    """None of the groups that are served would apply a group's setting, so it is not stored."""
     setting = ("consumer.session.timeout.ms", "50000")
     request: Any
     if whole:
@@ -388,5 +389,5 @@ async def test_kinds_that_have_no_settings_here(tmp_path: Path, kind: int, why: 
         (result,) = (await Asked(broker, request, 1).answered()).responses
         assert (result.error_code, why in result.error_message) == (ErrorCode.INVALID_REQUEST, True)
         (told,) = (await Asked(broker, described, 4).answered()).results
-        # That there are none is no error, where Kafka has such a kind.
+        # If Kafka has this kind of resource, it is not an error that it has no settings.
         assert (told.error_code, told.configs) == (ErrorCode.INVALID_REQUEST if kind == 77 else 0, [])

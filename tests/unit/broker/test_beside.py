@@ -1,4 +1,4 @@
-"""A coordinator beside Kafka, on a ZooKeeper in memory in which the test does what Kafka's brokers do there."""
+"""A coordinator alongside Kafka, on an in-memory ZooKeeper in which the test does what Kafka's brokers do there."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PARTITIONS = 4
 
 
 class World(SimCluster):
-    """A ZooKeeper with Kafka's brokers 0 and 1, as far as they are seen there."""
+    """A ZooKeeper with what Kafka's brokers 0 and 1 write in it."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -62,14 +62,14 @@ class World(SimCluster):
             self.comes(number)
 
     def comes(self, number: int) -> None:
-        """A broker registers."""
+        """A broker registers in ZooKeeper."""
         session = self.sessions[number] = self.zookeeper.connect(f"kafka-{number}", timeout_ms=60_000)
         self.zookeeper.settle()
         registration = BrokerRegistration(number, (BrokerEndpoint("PLAINTEXT", "kafka", 9092 + number),), 0)
         self.zookeeper.do(session, Create(broker_path(number), registration.encode(), ephemeral=True))
 
     def dies(self, number: int) -> None:
-        """Its session ends."""
+        """A broker's session ends."""
         self.zookeeper.expire(self.sessions[number])
 
     def create(self, topic: str, topic_id: str | None = IDS[0], replicas: int = 1) -> None:
@@ -89,22 +89,22 @@ class World(SimCluster):
         self.do(SetData(partition_state_path(topic, number), state.encode()))
 
     def delete(self, topic: str) -> None:
-        """Kafka's controller has deleted a topic."""
+        """Kafka's controller deletes a topic."""
         for path in reversed(self.below(topic_path(topic))):
             self.do(Delete(path))
 
     def below(self, path: str) -> list[str]:
-        """A znode and all below it."""
+        """A znode and all its descendants."""
         children = self.do(GetChildren(path))
         return [path, *(found for child in children for found in self.below(f"{path.rstrip('/')}/{child}"))]
 
     def of_kafka(self) -> dict[str, int]:
-        """What is not the coordinators', with the transaction that wrote it."""
+        """The znodes that are not the coordinators', each with the transaction that last wrote it."""
         paths = [path for path in self.below("/") if not path.startswith("/muster")]
         return {path: self.do(GetData(path))[1].mzxid for path in paths}
 
     def coordinator(self, number: int, **settings: object) -> tuple[CoordinatorServer, AsyncSession]:
-        """One that is not started yet."""
+        """A coordinator that is not started yet."""
         given = {name.replace("_", "."): value for name, value in settings.items()}
         fixed = {"node.id": number, "listeners": "127.0.0.1:0", "draft.listener": "127.0.0.1:0"}
         config = BrokerConfig({**fixed, "group.initial.rebalance.delay.ms": 0, **given})
@@ -113,7 +113,7 @@ class World(SimCluster):
 
     @contextlib.asynccontextmanager
     async def coordinating(self, number: int, **settings: object) -> AsyncIterator[CoordinatorServer]:
-        """One that runs."""
+        """A running coordinator."""
         coordinator, _ = self.coordinator(number, **settings)
         await self.soon(coordinator.start())
         try:
@@ -131,25 +131,25 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def held(coordinator: CoordinatorServer) -> int:
-    """How many slots it serves."""
+    """How many slots a coordinator serves; -1 while it serves other slots than it holds."""
     assert isinstance(coordinator.coordination, ZooKeeperCoordination)
     served_shards = coordinator.groups.runtime._served
     return len(served_shards) if served_shards.keys() == coordinator.coordination.keeper.held.keys() else -1
 
 
 def table_of(coordinator: CoordinatorServer) -> dict[int, Api]:
-    """What its listener for those that look after groups serves."""
+    """The requests that its listener for group administration serves."""
     return handlers.groups_table(coordinator.cluster, coordinator._follower.topics, coordinator.groups)
 
 
 async def ask(world: World, coordinator: CoordinatorServer, request: Any, version: int) -> Any:
-    """What it answers to one that looks after groups."""
+    """Its answer to a request of group administration."""
     apis = table_of(coordinator)
     return await world.soon(Asked(None, request, version, apis=apis).answered())
 
 
 class Member:
-    """A member as the drafts had it, of the group `g`."""
+    """A member of the group `g` that speaks the draft protocol."""
 
     def __init__(self, world: World, coordinator: CoordinatorServer) -> None:
         self.id = ""
@@ -158,33 +158,33 @@ class Member:
         self.coordinator = coordinator
 
     async def ask(self, request: Any, version: int = 0) -> Any:
-        """What the draft's listener answers."""
+        """The answer of the draft's listener."""
         served = table_of(self.coordinator)
         apis = draft.table(self.coordinator.cluster, self.coordinator.groups, served)
         return await self.world.soon(Asked(None, request, version, apis=apis).answered())
 
     async def join(self, topic: str = "t") -> list[int]:
-        """The partitions that it is given."""
+        """Join, and return the assigned partitions."""
         answer = await self.ask(DraftJoinGroupRequest("g", 60_000, [topic], self.id, "range"))
         assert answer.error_code == 0
         self.id, self.generation = answer.consumer_id, answer.group_generation_id
         return sorted(number for topic in answer.assigned_partitions for number in topic.partitions)
 
     async def beat(self) -> int:
-        """The error of a heartbeat."""
+        """Send a heartbeat; returns its error code."""
         answer = await self.ask(m.HeartbeatRequest("g", self.generation, self.id))
         error: int = answer.error_code
         return error
 
     async def rejoin(self) -> list[int]:
-        """What it is given once a rebalance has begun."""
+        """Wait until a rebalance has begun, and join again."""
         while (error := await self.beat()) == 0:
             self.world.clock.advance(20)
         assert error == ErrorCode.ILLEGAL_GENERATION
         return await self.join()
 
     async def commit(self, offset: int, topic: str = "t") -> int:
-        """The error of a commit."""
+        """Commit; returns the error code."""
         partition = m.OffsetCommitRequestPartition(0, offset)
         request = m.OffsetCommitRequest("g", self.generation, self.id, None, -1, [m.OffsetCommitRequestTopic(topic)])
         request.topics[0].partitions = [partition]
@@ -203,7 +203,7 @@ async def committed(world: World, coordinator: CoordinatorServer, topic: str = "
 
 @contextlib.asynccontextmanager
 async def serving(world: World) -> AsyncIterator[tuple[CoordinatorServer, Member]]:
-    """A coordinator beside Kafka with a topic, and a member that has yet to join."""
+    """A coordinator alongside Kafka with a topic, and a member that has not joined yet."""
     world.kafka()
     world.create("t")
     async with world.coordinating(101) as coordinator:
@@ -213,7 +213,7 @@ async def serving(world: World) -> AsyncIterator[tuple[CoordinatorServer, Member
 
 @contextlib.asynccontextmanager
 async def committed_to(world: World) -> AsyncIterator[tuple[CoordinatorServer, Member]]:
-    """The same, when the member has joined and committed 5."""
+    """The same, after the member has joined and committed 5."""
     async with serving(world) as (coordinator, member):
         await member.join()
         assert await member.commit(5) == 0
@@ -223,7 +223,7 @@ async def committed_to(world: World) -> AsyncIterator[tuple[CoordinatorServer, M
 async def test_members_have_what_has_a_leader_and_get_the_rest_back(world: World) -> None:
     async with serving(world) as (coordinator, member):
         assert await member.join() == [0, 1, 2, 3]
-        world.dies(1)  # its controller has yet to write
+        world.dies(1)  # Kafka's controller has not written the leaders yet
         assert await member.rejoin() == [0, 2]
         for number in (1, 3):
             world.lead("t", number, -1, 1)
@@ -371,7 +371,7 @@ async def test_without_kafka_it_waits_for_one(world: World, caplog: pytest.LogCa
 
 
 async def test_a_kafka_whose_cluster_has_no_id_is_known_by_its_topics(world: World) -> None:
-    """Before 0.10.1 there was none; before 2.8 topics had none."""
+    """Before 0.10.1 clusters had no id; before 2.8 topics had none."""
     world.kafka()
     world.do(Delete(CLUSTER_ID))
     world.create("t", None)
@@ -402,7 +402,7 @@ async def test_an_id_of_another_process_is_refused(world: World, monkeypatch: py
 async def test_a_coordinator_whose_id_was_taken_meanwhile_stops(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It stood still past its session, and was started again elsewhere."""
+    """It was suspended beyond its session timeout, and was started again elsewhere."""
     world.kafka()
     async with world.coordinating(101) as coordinator:
         await world.until(lambda: held(coordinator) == SLOT_COUNT)
@@ -433,7 +433,7 @@ async def test_a_coordinator_whose_session_has_expired_comes_back(world: World) 
 
 
 async def test_an_id_whose_session_ends_is_taken_over(world: World) -> None:
-    """A coordinator that was killed and is started again finds its own former registration."""
+    """A coordinator that was killed finds its own former registration when it is started again."""
     world.kafka()
     former = world.zookeeper.connect("former", timeout_ms=4_000)
     world.zookeeper.settle()

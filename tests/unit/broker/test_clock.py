@@ -1,4 +1,4 @@
-"""The clock of sessions runs while the process does."""
+"""The clock of sessions advances only while the process runs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_time_without_a_reading_counts_as_one_tick() -> None:
 
 
 def join(client: RawClient) -> tuple[str, int]:
-    """A group of one member."""
+    """A group with one member."""
     member_id = ""
     while True:
         protocols = [m.JoinGroupRequestProtocol("range", b"")]

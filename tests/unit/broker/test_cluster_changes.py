@@ -1,4 +1,4 @@
-"""What an admin changes in a cluster: asked of any broker, and written in ZooKeeper, which all follow."""
+"""What an admin changes in a cluster: requested from any broker, written to ZooKeeper, and followed by all brokers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_partitions_go_where_the_request_says(cluster: SimCluster) -> None
 
 
 async def test_of_two_that_add_at_once_one_learns_that_it_is_done(cluster: SimCluster) -> None:
-    """The sequence: both brokers have read two partitions, then each asks for three."""
+    """The sequence: both brokers have read that there are two partitions, then each requests three."""
     async with cluster.pair() as (one, two):
         await create(cluster, one, "t", 2)
         await cluster.until(lambda: two.topics.partition_count("t") == 2)

@@ -1,4 +1,5 @@
-"""What a broker among others does of what its image says: where topics go, and which leader and settings hold."""
+"""What a broker of a cluster does with what its image says: where topics are placed, which leader and settings
+apply."""
 
 from __future__ import annotations
 
@@ -69,7 +70,7 @@ async def test_a_deletion_is_refused_where_it_is_switched_off(cluster: SimCluste
 
 
 async def test_records_bear_the_epoch_that_the_leader_has_now(cluster: SimCluster) -> None:
-    """The leader went and came between two looks: it is the same one, under a newer epoch."""
+    """The leader left and came back between two reads: it is the same broker with a newer epoch."""
     async with cluster.running(1) as one:
         await create(cluster, one, "t", 1)
         await stored(one, "t", 0)
@@ -94,7 +95,7 @@ async def test_settings_that_were_changed_hold_for_logs_that_are_open(cluster: S
 async def test_a_setting_in_zookeeper_that_cannot_be_used_counts_as_not_set(
     cluster: SimCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing checks what is written there. One line says so, then, and at the next start."""
+    """Nothing checks what is written there. One line reports it, then and at the next start."""
     name = topic_config_path("t")
     said = "topic t: Invalid value soon for configuration retention.ms: Not a number of type LONG; "
     async with cluster.running(1) as one:
@@ -160,7 +161,7 @@ async def test_of_two_brokers_that_create_a_topic_at_once_one_learns_that_it_exi
 
 
 async def test_a_topic_is_spread_over_a_broker_that_has_just_registered(cluster: SimCluster) -> None:
-    """Its own line says that it is ready before the others have read of it."""
+    """Its own log line says that it is ready before the other brokers have read its registration."""
     async with cluster.running(1) as broker:
         listener = BrokerEndpoint("PLAINTEXT", "127.0.0.1", 9)
         cluster.do(Create(broker_path(2), BrokerRegistration(2, (listener,), 0).encode(), ephemeral=True))

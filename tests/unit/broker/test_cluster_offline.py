@@ -1,4 +1,5 @@
-"""A partition that its broker among others cannot open: it has no leader, for all brokers, until a start can."""
+"""A partition that its broker in a cluster cannot open: it has no leader, for all brokers, until a start can open
+it."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ def state(cluster: SimCluster, topic: str, index: int) -> LeaderAndIsr:
 
 
 def said_offline(cluster: SimCluster, number: int) -> int:
-    """Of how many partitions a broker says in ZooKeeper that it cannot open them."""
+    """How many partitions a broker reports in ZooKeeper as ones that it cannot open."""
     data, _ = cluster.do(GetData(broker_path(number)))
     found = read_broker(str(number), data)
     assert isinstance(found, BrokerRegistration)
@@ -133,7 +134,7 @@ async def test_one_that_is_deleted_and_created_again_is_led(cluster: SimCluster,
 async def test_something_in_the_place_of_a_new_partition_keeps_no_other_from_being_led(
     cluster: SimCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line says so, of that partition alone; the broker follows the cluster as before."""
+    """One line reports it, for that partition alone; the broker follows the cluster as before."""
     async with cluster.running(1) as one:
         await create(cluster, one, "before", 1)
         put_notes_in_place(tmp_path)

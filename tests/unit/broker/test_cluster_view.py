@@ -1,4 +1,4 @@
-"""What the broker says of the cluster that it is alone in, as its handlers hand it on."""
+"""What a standalone broker reports about its cluster, as its handlers return it."""
 
 from __future__ import annotations
 

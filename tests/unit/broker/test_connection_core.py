@@ -1,9 +1,9 @@
 """The rules of a connection, driven without a socket: bytes cut anywhere, replies in any order, peers that do not read,
-ends at any time, from a seed.
+connections that end at any time, all from a seed.
 
-`Peers` is what a loop and its transports are to the cores. After each step it is checked that answers come in the order
-of the requests, that nothing is handled while the connection is stalled or after its end, and that memory is bounded;
-at the end that each request was answered or its connection ended, and that nothing is left.
+`Peers` plays the event loop and the transports. After each step it is checked that answers come in the order of the
+requests, that nothing is handled while the connection is stalled or after its end, and that memory is bounded; at the
+end, that each request was answered or its connection ended, and that nothing is left.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ ANSWER = b"\0\0\0\4"
 
 @pytest.fixture(autouse=True)
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bounds that a few small requests reach."""
+    """Limits that a few small requests reach."""
     for name, value in {
         "KEPT_BYTES": KEPT,
         "HIGH_WATER": HIGH,
@@ -58,7 +58,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Loop:
-    """An event loop's timers and turns; time goes on by a random little with each look at the clock."""
+    """An event loop's timers and turns; each reading of the clock advances the time by a small random amount."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -88,7 +88,7 @@ class Loop:
 
 
 class Peer:
-    """One client and the transport of its connection: what it sent and got, and what it still takes."""
+    """One client and the transport of its connection: what it sent and received, and what it can still take."""
 
     def __init__(self, world: Peers, name: str) -> None:
         self.world = world
@@ -130,7 +130,7 @@ class Peer:
         self.requests.append(self.sent)
 
     def deliver(self, count: int) -> None:
-        """Some of what was sent arrives, as far as the connection reads."""
+        """Some of what was sent arrives, if the connection reads."""
         core = self.core
         if self.gone or not self.to_send or not (core.reading or self.ended):
             return
@@ -148,7 +148,7 @@ class Peer:
         self.carry_out()
 
     def take(self, count: int) -> None:
-        """The peer reads that many bytes."""
+        """The peer reads this many bytes."""
         self.window += count
         if self.gone:
             return
@@ -197,7 +197,7 @@ class Peer:
             self.world.connections.lost(self.core)
             assert not self.parked, "all that waited were cancelled"
 
-    # -- what holds
+    # -- invariants
 
     def check(self) -> None:
         core = self.core
@@ -256,15 +256,15 @@ class Peers:
         return next(peer for peer in self.peers if peer.core.peer == call.peer)
 
     def _handled(self, peer: Peer, sliced: bool = False) -> None:
-        # One that is decoded in slices was begun when nothing was in its way, and is done to its end.
+        # A request that is decoded in slices is begun when nothing blocks it, and is then finished.
         assert sliced or not peer.ended, "nothing is handled after the end"
         core = peer.core
-        slack = 4 * len(ANSWER + b"1234")  # of frames that were answered the short way since the last look
+        slack = 4 * len(ANSWER + b"1234")  # frames that were answered the short way since the last look
         stalled = core.stalled() and not HIGH <= core.out_bytes < HIGH + slack
         assert sliced or not stalled, "nothing is handled while the connection is stalled"
 
     def _unexpected(self, request: m.HeartbeatRequest, call: Call) -> m.MetadataResponse:
-        """Heartbeats behind parked requests go the general way, and are answered like all others."""
+        """Heartbeats after parked requests take the general path, and are answered like all others."""
         self._handled(self._peer(call))
         return self.response(0)  # any message will do
 
@@ -325,7 +325,7 @@ class Peers:
         big = self.rng.random() < 0.3
         call.reply(self.steps(call) if self.rng.random() < 0.2 else self.response(1_000 if big else 3))
         if self.rng.random() < 0.1:
-            call.reply(self.response(7))  # a second answer changes nothing
+            call.reply(self.response(7))  # a second reply changes nothing
         assert not peer.ended or peer.core.out_bytes <= before, "nothing is said after the end"
         peer.check()
 
@@ -338,7 +338,7 @@ class Peers:
             if not peer.gone:
                 peer.core.woken = False
                 peer.carry_out()
-                if peer.core.pending or not peer.core.reading:  # no more is promised (connection.py)
+                if peer.core.pending or not peer.core.reading:  # more is not guaranteed (connection.py)
                     peer.core.resume()
                 peer.carry_out()
         for peer in self.peers:
@@ -393,7 +393,7 @@ class Peers:
         self.rng.choice((peer.lose, peer.core.end, peer.core.abort, peer.core.idle, lambda: peer.core.close("why")))()
 
     def settle(self) -> None:
-        """Everything that can come comes: bytes arrive, peers read, handlers reply."""
+        """Everything that can happen happens: bytes arrive, peers read, handlers reply."""
         for _ in range(2_000):
             for peer in self.peers:
                 peer.deliver(10_000)
@@ -432,7 +432,7 @@ def test_whatever_comes_in_whatever_order(seed: int) -> None:
 
 
 def test_reads_between_replies_and_turns_do_not_pile_up() -> None:
-    """A reply makes room for one more request; a read comes before the turn in which it would be handled; and again."""
+    """A reply makes room for one more request; more is read before the turn in which it would be handled; and again."""
     world = Peers(0, 1)
     [peer] = world.peers
     for _ in range(500):
@@ -448,7 +448,8 @@ def test_reads_between_replies_and_turns_do_not_pile_up() -> None:
 
 
 def test_frames_handled_in_a_turn_may_end_with_a_full_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last of what had come is handled in a later turn, and its answer fills the buffer: the next is read too."""
+    """The last of the received requests is handled in a later turn, and its answer fills the buffer: more is read
+    too."""
     monkeypatch.setattr(connection_core, "HIGH_WATER", 1)
     world = Peers(0, 1)
     [peer] = world.peers

@@ -1,4 +1,4 @@
-"""Which connections must end: those that are idle, and the one that takes its answers slowest."""
+"""Which connections must be closed: those that are idle, and the one that takes its answers slowest."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def connections(clock: list[float]) -> Any:
 @pytest.mark.parametrize("waiting", [True, False])
 @pytest.mark.parametrize(("idle_for", "ends"), [(0.0, False), (IDLE_S - 1, False), (IDLE_S, False), (IDLE_S + 1, True)])
 def test_a_connection_ends_that_was_idle_for_too_long(late: float, waiting: bool, idle_for: float, ends: bool):
-    """One whose request waits is not idle, such as that of a JoinGroup in a long rebalance; and time in which nothing
-    was read counts for none."""
+    """A connection whose request waits is not idle, for example with a JoinGroup in a long rebalance; and time in which
+    nothing was read does not count."""
     clock = [0.0]
     made = connections(clock)
     clock[0] = now = made.sweep_s + late + 2 * IDLE_S
     for _ in range(2):
-        made._sweep_due = now - late  # the call before came in time, this one is late
+        made._sweep_due = now - late  # the previous call was on time, this one is late
         peer = Peer(now - late - idle_for, waiting)
         made.admit(peer)
         made.close_idle()
@@ -79,14 +79,14 @@ def test_the_others_stay(peers: list[tuple[float, bool]]):
 
 
 class Model:
-    """Who took something last, in the plainest form: the slowest is first in `order`."""
+    """Which peer took something last, in the plainest form: the slowest is first in `order`."""
 
     def __init__(self) -> None:
         self.unread: dict[int, int] = {}
         self.order: list[int] = []
 
     def count(self, peer: int, size: int) -> list[int]:
-        """Returns who must end."""
+        """Returns which connection must be closed."""
         before = self.unread.get(peer, 0)
         if size < before or not before:
             self.order = [other for other in self.order if other != peer] + [peer]

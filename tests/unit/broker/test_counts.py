@@ -1,9 +1,9 @@
-"""What a request costs, in numbers that no machine's load moves: calls of functions, bytes of memory, writes of the
-log, sends, lines.
+"""The cost of a request, in numbers that do not depend on the machine's load: calls of functions, bytes of memory,
+writes to the log, sends, lines.
 
-Time is measured by `make bench`; here a change that makes a hot path longer is seen at once. A bound is the number as
-it was last; where one has to grow, put the new number (the failure tells it) into the table, and into the commit's
-message why. Where it has shrunk, lower it: a bound with room below it notices nothing.
+Time is measured by `make bench`; these tests notice at once when a change makes a hot path longer. Each limit is the
+last measured number; if it has to grow, put the new number (the failure reports it) into the table, and the reason into
+the commit message. If it has shrunk, lower it: a limit with slack notices nothing.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ SUBSCRIPTION = b"\0\0" + codec.encode(m.ConsumerProtocolSubscription(["t"]), 0)
 
 
 class Peer(asyncio.Transport):
-    """The far end of a connection: takes what is sent, and counts how often."""
+    """The far end of a connection: takes what is sent, and counts the sends."""
 
     def __init__(self, broker: Broker) -> None:
         super().__init__({"peername": ("127.0.0.1", 1)})
@@ -122,7 +122,7 @@ class Peer(asyncio.Transport):
             position += len(part)
 
     def feed(self, data: bytes) -> None:
-        """Send what is encoded already."""
+        """Send what is already encoded."""
         self.connection.get_buffer(-1)[: len(data)] = data
         self.connection.buffer_updated(len(data))
 
@@ -138,7 +138,7 @@ def frames(*requests: Any, version: int) -> bytes:
 
 
 class Counted:
-    """Calls within `with`, those that asyncio makes for itself left out."""
+    """Count the calls within `with`, except those that asyncio makes for its own purposes."""
 
     calls = 0
 
@@ -165,7 +165,7 @@ async def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 
 async def answered(*peers: Peer) -> int:
-    """Turns of the loop until all have an answer; the calls in them."""
+    """Turns of the loop until all requests are answered; returns the calls in them."""
     with Counted() as counted:
         while not all(peer.sent for peer in peers):
             await asyncio.sleep(0.001)
@@ -190,7 +190,7 @@ def join(member_id: str, group_id: str = "g") -> m.JoinGroupRequest:
 
 
 async def form(group_id: str, peers: list[Peer]) -> tuple[list[str], int]:
-    """The members' ids once each has its share, and the calls that it took."""
+    """The members' ids once each has its assignment, and the number of calls that it took."""
     for peer in peers:
         peer.say(join("", group_id), version=9)
     await answered(*peers)
@@ -251,7 +251,7 @@ async def test_calls_of_offsets(broker: Broker, what: str, request_of_one: tuple
     response, request = request_of_one
     peer = Peer(broker)
     calls = []
-    for _ in range(RUNS + 1):  # the first compiles codecs, and opens the shard
+    for _ in range(RUNS + 1):  # the first one compiles codecs, and opens the shard
         peer.say(request, version=9)
         calls.append(peer.calls + await answered(peer))
         peer.heard(response, 9)
@@ -260,8 +260,8 @@ async def test_calls_of_offsets(broker: Broker, what: str, request_of_one: tuple
 
 @pytest.mark.interpreted
 async def test_bytes_of_requests(broker: Broker) -> None:
-    """Of many: what one of them adds to a table that grows now and then is not its own. Other threads of the process,
-    pytest's among them, may allocate meanwhile: the smallest of some rounds counts."""
+    """Measured over many requests: the growth of a table that grows occasionally is not one request's cost. Other
+    threads of the process, including pytest's, may allocate meanwhile: the smallest of several rounds counts."""
     rounds = range(RUNS)
     crowds = [[Peer(broker) for _ in range(MANY)] for _ in rounds]
     joins: list[list[tuple[Peer, bytes]]] = []
@@ -285,7 +285,7 @@ async def test_bytes_of_requests(broker: Broker) -> None:
 
 
 async def check_bytes(what: str, rounds: list[list[tuple[Peer, bytes]]]) -> None:
-    """Memory at the peak, for each of these requests until it is answered."""
+    """Peak memory, for each of these requests until it is answered."""
     sizes = []
     for requests in rounds:
         gc.collect()
@@ -321,7 +321,7 @@ async def test_calls_of_produces_and_fetches(broker: Broker, monkeypatch: pytest
         "a compressed produce of 16 records": batch(16, Compression.GZIP),
     }.items():
         calls = []
-        for _ in range(RUNS + 1):  # the first compiles codecs, and makes the file
+        for _ in range(RUNS + 1):  # the first one compiles codecs, and creates the file
             peer.sent.clear()
             writes.clear()
             calls.append(asked(peer, request, 11))
@@ -342,14 +342,15 @@ async def test_calls_of_produces_and_fetches(broker: Broker, monkeypatch: pytest
 
 
 async def test_calls_of_a_transaction(broker: Broker) -> None:
-    """Of `transaction.version` 2: the Produce adds the partition; the end comes with its marker and the next epoch."""
+    """With `transaction.version` 2 the Produce adds the partition; EndTxn writes the marker and moves to the next
+    epoch."""
     peer, calls, runtime = Peer(broker), [], broker.transactions.runtime
     assert broker.transactions.ensure()
     peer.say(m.InitProducerIdRequest("x", 60_000, -1, -1), version=4)
     await answered(peer)
     ids: Any = peer.heard(m.InitProducerIdResponse, 4)
     served = runtime._served[runtime.partition_for("x")]
-    for _ in range(RUNS + 1):  # the first compiles codecs, and makes the files
+    for _ in range(RUNS + 1):  # the first one compiles codecs, and creates the files
         data = build_batch(
             [(NOW, None, bytes(100), [])] * 10,
             producer_id=ids.producer_id,
@@ -374,7 +375,7 @@ async def test_calls_of_a_transaction(broker: Broker) -> None:
 
 
 async def test_measured_requests_cost_at_most_three_calls_more(broker: Broker) -> None:
-    """With `--metrics-port` the time that each request takes is counted: one look at the clock, one addition."""
+    """With `--metrics-port` the time of each request is counted: one reading of the clock, one addition."""
     requests = [(m.HeartbeatRequest("g", 1, "m"), 4), (batch(1), 11), (commit(1), 9), (m.MetadataRequest([]), 12)]
     for request, version in requests:
         calls = []
@@ -430,7 +431,7 @@ async def test_commits_of_one_read_are_one_write_and_one_send(broker: Broker, mo
 
 @pytest.mark.interpreted
 async def test_answers_to_many_leave_while_the_others_are_made(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rebalance answers a thousand at once: the first members work on when the last ones are answered."""
+    """A rebalance answers a thousand members at once: the first ones already work when the last ones are answered."""
     peers = [Peer(broker) for _ in range(3 * WRITE_EVERY)]
     sent_before: list[int] = []
 
@@ -449,7 +450,7 @@ async def test_answers_to_many_leave_while_the_others_are_made(broker: Broker, m
 
 
 class PausedPeer(Peer):
-    """One that may be told to stop reading."""
+    """A transport that may be asked to stop reading."""
 
     reading = True
 
@@ -462,7 +463,7 @@ class PausedPeer(Peer):
 
 @pytest.mark.parametrize("in_one_read", [True, False])
 async def test_a_connection_continues_though_its_answer_left_early(broker: Broker, in_one_read: bool) -> None:
-    """A request behind the join waits for its answer, and is handled in the turn after it."""
+    """A request after the join waits for the join's answer, and is handled in the turn after it."""
     early = PausedPeer(broker)
     peers = [early, *[Peer(broker) for _ in range(WRITE_EVERY)]]
     ids, _ = await form("g", peers)

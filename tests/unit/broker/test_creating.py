@@ -1,4 +1,4 @@
-"""Topics are made a slice at a time: what others do between two slices, and what a broken disk does to them."""
+"""Topics are created a slice at a time: what others do between two slices, and what a broken disk does to them."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ TWO = [TopicToCreate("a", 1, {}), TopicToCreate("b", 1, {})]
 
 
 def admin(broker: Broker) -> TopicNeeds:
-    """What the handlers of creations are given."""
+    """What the handlers of creations need."""
     return TopicNeeds(broker.config, broker.cluster, broker.topics, broker.changes)
 
 
 class StuckDisk(FaultyDisk):
-    """Some folders cannot be renamed: one that is a mount point cannot, for instance."""
+    """Some folders cannot be renamed: a mount point, for example."""
 
     stuck: tuple[str, ...] = ()
 
@@ -95,7 +95,7 @@ async def test_groups_are_not_served_from_a_topic_that_is_deleted_while_it_is_ma
 
 
 async def test_no_topic_takes_the_place_of_one_that_is_still_to_be_removed(tmp_path: Path) -> None:
-    """The next start removes what it is told was being deleted: records of a new topic of that name as well."""
+    """The next start removes what is marked as being deleted, including records of a new topic with that name."""
     disk = StuckDisk()
     async with brokers.running(tmp_path / "data", files=disk) as broker:
         broker.changes.create_topic("t", 1, {})
@@ -118,7 +118,7 @@ def ask_for(client: RawClient, *names: str, partitions: int = 1) -> dict[str, in
 
 
 async def test_one_request_for_many_topics_writes_the_catalogue_once(broker: Broker, disk: StuckDisk) -> None:
-    """It is made durable each time, and has a line for each topic: thousands of writes took minutes."""
+    """The catalogue is synced each time, and has a line for each topic: thousands of writes took minutes."""
     names = [f"t{number}" for number in range(300)]
     before = disk.syncs
     with RawClient(broker.bootstrap) as client:
@@ -129,7 +129,7 @@ async def test_one_request_for_many_topics_writes_the_catalogue_once(broker: Bro
 
 @pytest.fixture
 def added(monkeypatch: pytest.MonkeyPatch) -> list[Work]:
-    """What is done in slices, between what others ask."""
+    """Work that is done in slices, between other requests."""
     found = []
     add = Slices.add
 
@@ -175,13 +175,13 @@ def commit(group_id: str, *topics: str, partitions: int = 1) -> m.OffsetCommitRe
 
 
 def committed(broker: Broker, topic: str) -> int:
-    """Offsets of a topic, of all groups."""
+    """The number of offsets of a topic, in all groups."""
     served_shards = broker.groups.runtime._served.values()
     return sum(name == topic for served in served_shards for _, name, _, _ in served.shard.offsets)
 
 
 async def test_a_topic_with_many_partitions_and_groups_is_deleted_a_little_at_a_time(broker: Broker) -> None:
-    """At each step go some offsets or a folder at most: others are served in between."""
+    """Each step removes at most some offsets or one folder: other requests are served in between."""
     topic, _ = broker.changes.create_topics([TopicToCreate("t", 300, {}), TopicToCreate("u", 1, {})])
     for number in range(10):
         Asked(broker, commit(f"g{number}", "t", partitions=300), 8)
@@ -200,7 +200,7 @@ async def test_a_topic_with_many_partitions_and_groups_is_deleted_a_little_at_a_
 
 
 async def test_a_topic_made_anew_while_its_former_self_goes_is_left_alone(broker: Broker) -> None:
-    """A large topic is being deleted in slices when another request, in one step, makes one of that name."""
+    """A large topic is being deleted in slices when another request, in one step, creates one with that name."""
     broker.changes.create_topics([TopicToCreate("t", 30, {}), TopicToCreate("u", 30, {})])
     Asked(broker, commit("g", "t"), 8)
     deleting = broker.changes.deleting([topic for topic in broker.topics if not topic.internal])
@@ -248,7 +248,7 @@ async def test_an_answer_comes_though_the_topic_of_the_groups_cannot_be_made(bro
 
 
 async def test_the_topic_of_the_groups_is_made_again_before_the_rest_is_removed(broker: Broker) -> None:
-    """A group's next request makes it, in one step: it must not wait for thousands of other folders."""
+    """A group's next request creates it, in one step: it must not wait for thousands of other folders."""
     broker.groups.ensure()
     broker.changes.create_topic("t", 300, {})
     deleting = broker.changes.deleting(list(broker.topics))
@@ -276,7 +276,7 @@ async def test_one_request_makes_no_more_partitions_than_are_allowed(
 
 
 async def test_one_flipped_bit_in_an_epoch_takes_no_group_away(tmp_path: Path) -> None:
-    """No checksum covers the epoch of a batch."""
+    """The checksum of a batch does not cover its epoch."""
     settings = {"offsets.topic.num.partitions": 1}
     async with brokers.running(tmp_path / "data", settings) as broker:
         broker.changes.create_topic("t", 1, {})
@@ -324,7 +324,7 @@ async def test_a_name_that_cannot_be_had_does_not_cost_the_others(broker: Broker
 
 
 async def test_one_by_one_a_topic_that_another_request_made_is_left_alone(broker: Broker) -> None:
-    """Two requests, each with a name that cannot be had, so that both try one topic after another."""
+    """Two requests, each with a name that cannot be created, so that both try one topic after another."""
     (broker.config.data_dir / "b-0").write_text("of somebody else")
     request = m.CreateTopicsRequest([m.CreatableTopic(name, 1, 1) for name in ("b", "a")], 20_000)
     slow = _creating(admin(broker), request, 7)

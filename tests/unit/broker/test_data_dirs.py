@@ -1,4 +1,4 @@
-"""A broker of a cluster that comes with another data folder, or with an older copy of its own."""
+"""A broker of a cluster that starts with another data folder, or with an older copy of its own."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_a_broker_that_was_replaced_by_a_copy_stops(cluster: SimCluster, t
 
 
 async def test_brokers_continue_where_zookeeper_knows_less_of_their_folders(cluster: SimCluster) -> None:
-    """Of the version before, or put back from a backup."""
+    """Written by the previous version, or restored from a backup."""
     async with cluster.running(1):
         older, _ = cluster.do(GetData(data_dir_path(1)))
     for _ in range(3):

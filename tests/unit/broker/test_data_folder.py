@@ -1,4 +1,4 @@
-"""What a broker finds in its data folder at a start: its own, what a crash left, and what is somebody else's."""
+"""What a broker finds in its data folder at startup: its own files, what a crash left, and what belongs to others."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ async def test_the_catalogue_is_read_under_the_lock(tmp_path: Path, monkeypatch:
     await old.start()
 
     def late(root: Path) -> FolderLock:
-        # The loop belongs to the test: what `stop` would do for the folder is closing the store.
+        # The loop belongs to the test: the part of `stop` that concerns the folder is closing the store.
         monkeypatch.setattr(FolderLock, "take", take)
         old.changes.create_topic("second", 1, {})
         log = log_of(old, "second", 0)
@@ -162,7 +162,7 @@ async def test_an_interrupted_deletion_is_finished_at_the_next_start(tmp_path: P
     broker = Broker(broker_config(tmp_path))
     await broker.start()
     topic = topic_of(broker, "t")
-    broker.topics.delete_all([topic])  # here the process dies
+    broker.topics.delete_all([topic])  # the process dies here
     await broker.stop()
     if renamed:
         (tmp_path / "t-0").rename(tmp_path / f"t-0.{'a' * 32}-delete")
@@ -179,7 +179,7 @@ async def test_an_interrupted_deletion_is_finished_at_the_next_start(tmp_path: P
 
 
 class Stubborn(Files):
-    """A disk on which folders cannot be renamed, for a while."""
+    """A disk on which folders cannot be renamed for a while."""
 
     stubborn = True
 
@@ -225,7 +225,7 @@ async def test_a_topic_does_not_move_into_somebody_elses_folder(tmp_path: Path):
 
 
 async def test_nothing_is_known_of_a_topic_that_had_the_name_before(tmp_path: Path):
-    """Checkpoints speak by name: a start taken from the old topic's would hide the new one's first records."""
+    """Checkpoints refer to topics by name: the old topic's start offset would hide the new topic's first records."""
     async with running(tmp_path) as broker:
         topic = broker.changes.create_topic("t", 1, {"cleanup.policy": "compact"})
         log = log_of(broker, "t", 0)
@@ -256,7 +256,7 @@ async def test_the_offsets_of_a_deleted_topic_are_deleted(tmp_path: Path):
 
 
 async def test_a_topic_that_is_deleted_while_it_is_created_leaves_nothing(tmp_path: Path):
-    """Its partitions are made a slice at a time, and others are served in between."""
+    """Its partitions are created a slice at a time, and other requests are served in between."""
     async with running(tmp_path) as broker:
         creating = broker.changes.creating([TopicToCreate("t", 5, {})])
         next(creating)

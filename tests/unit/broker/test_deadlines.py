@@ -1,4 +1,4 @@
-"""The groups' next deadline is waited for, whatever has moved it; and what goes wrong beside the loop is answered."""
+"""The loop waits for the groups' next deadline, whatever moved it; and errors in timers and threads are reported."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ async def commit(broker: Broker) -> int:
 
 
 def waits(broker: Broker) -> bool:
-    """Whether it will wake up for what comes next."""
+    """Whether it will wake up for the next deadline."""
     return broker.groups._deadline is not None and broker.groups._deadline_at == broker.groups.runtime.next_deadline()
 
 
 async def test_a_timer_that_comes_early_is_set_again(tmp_path: Path) -> None:
-    """The clock leaves out the time in which nothing ran, the timer does not."""
+    """The clock leaves out the time in which nothing ran; the timer does not."""
     async with running(tmp_path) as broker:
         await join(broker)
         assert waits(broker)

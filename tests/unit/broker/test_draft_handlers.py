@@ -1,4 +1,4 @@
-"""The drafts' requests at a broker whose slots may be another's by now: each looks at the clock first."""
+"""The draft protocol's requests at a broker whose slots may have moved to another: each reads the clock first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from muster.protocol.messages import FindCoordinatorRequest, HeartbeatRequest, L
 
 
 class Parts:
-    """Groups and members that keep what they are asked, in order."""
+    """Groups and members that record the requests that they get, in order."""
 
     def __init__(self, serving: bool = True, may_serve: bool = True, ensures: bool = True) -> None:
         self.asked: list[str] = []
@@ -61,7 +61,7 @@ REQUESTS = {
 }
 
 
-@pytest.mark.interpreted  # a compiled method takes objects of its own class alone
+@pytest.mark.interpreted  # a compiled method only accepts objects of its own class
 @pytest.mark.parametrize("name", REQUESTS)
 @pytest.mark.parametrize(
     ("serving", "may_serve", "first"), [(True, True, []), (True, False, ["ensure"]), (False, True, ["ensure"])]

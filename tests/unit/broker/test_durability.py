@@ -1,4 +1,4 @@
-"""Who waits for a sync is told of it, whatever becomes of the others."""
+"""Whoever waits for a sync learns its result, whatever happens to the others."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_what_could_not_be_synced_for_want_of_a_descriptor_is_synced_later
 
 
 class Durable:
-    """What is over when all of a log is durable."""
+    """A future that is done when the whole log is durable."""
 
     def __init__(self, log: PartitionLog) -> None:
         self._log = log
@@ -68,13 +68,13 @@ class Durable:
 
 
 class Over:
-    """What is over from the beginning."""
+    """A future that is done from the start."""
 
     over = True
 
 
 class Never:
-    """What is not over, and does not become so."""
+    """A future that is never done."""
 
     over = False
 
@@ -82,7 +82,7 @@ class Never:
 async def test_an_answer_that_raises_does_not_keep_the_others_waiting(
     store: LogStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The one who raises must cost neither the others of its sync, nor those of the next, nor the sync itself."""
+    """A callback that raises must not harm the others of its sync, nor those of the next, nor the sync itself."""
     flushed = 0
 
     def on_flushed() -> None:
@@ -114,7 +114,7 @@ async def test_an_answer_that_raises_does_not_keep_the_others_waiting(
 async def test_a_sync_follows_when_new_logs_could_not_be_noted(
     store: LogStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is no error of the disk: nothing that one thread does may end the other's work silently."""
+    """It is not a disk error: nothing that one thread does may end the other's work silently."""
     monkeypatch.setattr(durability_module, "INTERVAL_S", 0.001)
     real, calls = store.checkpoint_new, 0
 
@@ -139,8 +139,8 @@ async def test_a_sync_follows_when_new_logs_could_not_be_noted(
 async def test_logs_that_are_new_in_many_syncs_are_noted_together(
     store: LogStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The checkpoint names all logs, and is synced twice: to write it after each sync would double what a commit of
-    many costs."""
+    """The checkpoint covers all logs, and is synced twice: writing it after each sync would double the cost of a commit
+    of many."""
     monkeypatch.setattr(durability_module, "INTERVAL_S", 10**6)
     real, noted = store.checkpoint_new, []
 
@@ -159,7 +159,7 @@ async def test_logs_that_are_new_in_many_syncs_are_noted_together(
 
 
 async def append(log: PartitionLog, durability: Durability) -> asyncio.Event:
-    """A record, and what is set when it is durable."""
+    """A record, and a future that is done when it is durable."""
     done = asyncio.Event()
     log.append(batch((b"k", b"v")), now=NOW)
     durability.wait([Durable(log)], done.set)
@@ -167,7 +167,7 @@ async def append(log: PartitionLog, durability: Durability) -> asyncio.Event:
 
 
 async def test_what_is_asked_for_during_a_sync_gets_one_of_its_own(tmp_path: Path, disk: FaultyDisk) -> None:
-    """The record came after the sync had looked at the log: nothing else would ask for the next."""
+    """The record was appended after the sync had looked at the log: nothing else would request the next sync."""
     store = LogStore.open(tmp_path, now=0, fsync=FsyncPolicy.ALWAYS, files=disk)
     durability = Durability(store, FsyncPolicy.ALWAYS, lambda: None)
     durability.start(housekeeping_ms=10**6)

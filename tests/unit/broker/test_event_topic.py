@@ -1,4 +1,4 @@
-"""The topic in which a broker keeps what happens to groups: its own, and nothing that any request waits for."""
+"""The topic in which a broker stores group events: it is the broker's own, and no request waits for it."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def test_the_first_event_makes_it_and_all_are_reported(broker: Broker) -> 
 
 
 async def test_no_client_writes_it(broker: Broker) -> None:
-    """As the topic of the groups: Kafka's own tools may, by their name."""
+    """Like the groups' topic: Kafka's own tools may, by their client id."""
     await Member(broker).join()
     await until(lambda: names(broker) == FORMED)
     assert await produced(broker) == ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -187,7 +187,7 @@ async def test_a_client_that_asks_for_it_first_gets_the_brokers_own(broker: Brok
 async def test_a_topic_of_that_name_that_users_have_stays_theirs(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """From before muster had events. To write into it, or to keep its users from it, would be worse."""
+    """A topic from before muster had events. Writing to it, or blocking its users, would be worse."""
     broker.changes.create_topic(GROUP_EVENTS_TOPIC, 2, {"cleanup.policy": "delete"})
     for group in ("g", "other"):
         await Member(broker, group=group).join()
@@ -209,7 +209,7 @@ async def test_a_full_disk_costs_events_only(
         await until(lambda: names(broker) == FORMED)
         disk.fill_up()
         waiting = []
-        for name in ("b", "c"):  # what they do is told, and no record of the group is written for it
+        for name in ("b", "c"):  # its changes are reported, and no record of the group is written for it
             member = Member(broker, name)
             member.member_id = (await member.joins().answered()).member_id
             waiting.append(member.joins())
@@ -265,7 +265,7 @@ def test_a_value_has_the_fields_of_its_event(event: Any) -> None:
 
 
 def test_long_texts_are_cut() -> None:
-    """Ids and reasons are the clients', and a record must not grow with them."""
+    """Clients choose ids and reasons, and a record must not grow with them."""
     value = json.loads(encoded(5, MemberLeft("g", "m" * 8_000, "a", "/h", None, "x" * LONGEST_TEXT)))
     assert value["member_id"] == "m" * LONGEST_TEXT + "…"
     assert value["reason"] == "x" * LONGEST_TEXT
@@ -282,7 +282,7 @@ def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("in_a_hurry")
 async def test_each_broker_of_a_cluster_writes_to_a_partition_of_its_own(cluster: SimCluster) -> None:
-    """Also one that came later, and if all begin at once."""
+    """Also a broker that joins later, and if all start at once."""
     async with contextlib.AsyncExitStack() as held:
         some = [await held.enter_async_context(cluster.running(number)) for number in (1, 2, 3)]
         await cluster.until(lambda: all(len(broker.cluster.nodes) == 3 for broker in some))
@@ -326,11 +326,11 @@ async def test_in_a_cluster_too_a_topic_of_users_stays_theirs(cluster: SimCluste
 
 
 def tell(broker: Broker, number: int) -> None:
-    """Have something happen to a group."""
+    """Cause an event in a group."""
     assert broker._events is not None
     broker._events(GroupLoaded("g", number, 1, broker.node.node_id))
 
 
 def told(broker: Broker) -> list[int]:
-    """What has happened, in the broker's own partition."""
+    """The events in the broker's own partition."""
     return [event["generation_id"] for events in written(broker).values() for event in events]

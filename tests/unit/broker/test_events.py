@@ -1,4 +1,4 @@
-"""The lines about groups that an operator reads: who, why, how long (O2)."""
+"""The log lines about groups that an operator reads: who, why, how long (O2)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def group() -> GroupHarness:
 
 
 def lines(group: GroupHarness, caplog: pytest.LogCaptureFixture, level: int = logging.INFO) -> list[str]:
-    """The log's lines about all that has happened to a group since the last time."""
+    """The log lines about everything that has happened to a group since the last call."""
     caplog.clear()
     tell = GroupLines()
     with caplog.at_level(level, "muster.groups"):
@@ -73,7 +73,7 @@ def test_a_client_that_the_coordinator_cannot_assign_to_is_reported(caplog: pyte
     ],
 )
 def test_every_cause_names_its_member(group: GroupHarness, caplog: pytest.LogCaptureFixture, happens, cause) -> None:
-    """O2: whoever makes a group rebalance again and again is on every one of these lines."""
+    """O2: a member that keeps making a group rebalance is named on every one of these lines."""
     group.stable_with("a", "b")
     lines(group, caplog)
     happens(group)
@@ -84,7 +84,7 @@ def test_every_cause_names_its_member(group: GroupHarness, caplog: pytest.LogCap
 def test_many_that_come_and_go_in_one_rebalance_are_one_line(
     group: GroupHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """O2: the one that began it is named; of the others there may be thousands."""
+    """O2: the member that began the rebalance is named; there may be thousands of other members."""
     group.stable_with("a")
     lines(group, caplog)
     group.join("b", reason="more of us").join("c").join("d").leave("d").join("e").join("a").sync_leader()
@@ -131,7 +131,7 @@ def test_events_continue_in_a_new_file_when_theirs_is_renamed(tmp_path: Path) ->
 
 
 def test_events_that_cannot_be_written_are_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The folder goes away, and comes back."""
+    """The folder disappears, and comes back."""
     folder = tmp_path / "folder"
     folder.mkdir()
     file = EventFile(folder / "events")

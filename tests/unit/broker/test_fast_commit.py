@@ -1,4 +1,4 @@
-"""The short way of an OffsetCommit answers, writes and keeps what the general way does, and leaves what is unusual."""
+"""The fast path of OffsetCommit answers, writes and stores what the general path does, and skips unusual requests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ IDS = {"t": FakeTopics().topic_id("t"), "u": FakeTopics().topic_id("u"), "?": b"
 
 
 class Loop:
-    """Of a loop what slices need: nothing here is large enough to be handled in slices."""
+    """The parts of a loop that slices need: nothing here is large enough to be handled in slices."""
 
     def time(self) -> float:
         return 0.0
@@ -45,7 +45,7 @@ class Loop:
 
 
 class Way:
-    """A coordinator with two members in group `g`, and a connection to it, with or without the short way."""
+    """A coordinator with two members in group `g`, and a connection to it, with or without the fast path."""
 
     serving = True
     may_serve = None
@@ -89,7 +89,7 @@ class Way:
         self.broker.turn()
 
     def send(self, frame: bytes) -> bytes:
-        """Send a frame, and what is answered at once."""
+        """Send a frame; returns what is answered at once."""
         if self.core.ending is None:
             self.core.received(memoryview(frame))
         return self.answers()
@@ -98,7 +98,7 @@ class Way:
         return b"".join(bytes(part) for part in self.core.take())
 
     def state(self) -> Any:
-        """All that a commit may change."""
+        """All the state that a commit can change."""
         served_shards = self.runtime._served
         return (
             {slot: log.batches for slot, log in self.broker.logs.items()},
@@ -118,13 +118,13 @@ class Way:
 
 
 class Both:
-    """One world on each way, which see the same."""
+    """One world with the fast path and one without, which get the same requests."""
 
     def __init__(self) -> None:
         self.short, self.general = self.ways = Way(True), Way(False)
 
     def do(self, act: Any) -> Any:
-        """Do the same on both; what came of it, which must be the same."""
+        """Do the same in both; returns the result, which must be the same."""
         found, other = (act(way) for way in self.ways)
         assert found == other
         assert self.short.state() == self.general.state()

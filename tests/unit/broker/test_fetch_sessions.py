@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227): what a session remembers and which partitions an answer leaves out."""
+"""Fetch sessions (KIP-227): what a session remembers and which partitions a response leaves out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ IDS = {"a": b"a" * 16, "b": b"b" * 16}
 
 
 class Reader:
-    """A consumer with partitions `a` and `b`, whose log is told as {name: (high watermark, records)}."""
+    """A consumer of partitions `a` and `b`, whose logs are given as {name: (high watermark, records)}."""
 
     def __init__(self, sessions: FetchSessions) -> None:
         self.sessions = sessions
@@ -37,7 +37,7 @@ class Reader:
         return at_once(steps)
 
     def fetch(self, *names: str, log: dict[str, tuple[int, bytes]] | None = None, forget: str = "") -> list[str]:
-        """The partitions that the answer tells of, in order."""
+        """The partitions that the response contains, in order."""
         plan = self.plan(*names, forget=forget)
         assert plan.error is ErrorCode.NONE
         results = []
@@ -51,7 +51,7 @@ class Reader:
 
 @pytest.fixture
 def reader() -> Reader:
-    """One whose session has `a`."""
+    """A consumer whose session contains `a`."""
     found = Reader(FetchSessions(10, 1_000))
     found.fetch("a")
     return found
@@ -159,7 +159,7 @@ def test_a_log_that_begins_later_is_news(reader: Reader):
 
 
 def test_a_session_that_ends_while_it_grows_is_not_counted(reader: Reader):
-    """Its partitions are taken in slice by slice; in between its place goes to another."""
+    """Its partitions are added slice by slice; meanwhile another session takes its place."""
     topics = [m.FetchTopic("b", partitions=[m.FetchPartition(index) for index in range(2 * SLICE)])]
     steps = reader.sessions.plan(m.FetchRequest(session_id=reader.session_id, session_epoch=1, topics=topics), False, 0)
     next(steps)
@@ -214,7 +214,7 @@ def test_a_plan_is_made_a_slice_at_a_time():
     st.lists(st.tuples(st.integers(0, 3), st.sets(st.integers(0, 15), max_size=9), st.sets(st.integers(0, 15)))),
 )
 def test_the_bound_holds_whatever_one_request_adds(most: int, requests: list[tuple[int, set[int], set[int]]]):
-    """The partitions that all sessions keep, counted one by one. A reader whose session is gone opens a new one."""
+    """The partitions of all sessions, counted one by one. A reader whose session was evicted opens a new one."""
     sessions = FetchSessions(10, most)
     known: dict[int, tuple[int, int]] = {}
     for reader, added, forgotten in requests:

@@ -1,4 +1,4 @@
-"""Fetches: how much an answer holds, which of them wait, and what ends the waiting."""
+"""Fetches: how much a response holds, which requests wait, and what ends the wait."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ def fetch(
 
 
 def shown(asked: Asked) -> list[tuple[int, int]]:
-    """Error and bytes of each partition of an answer."""
+    """Error and bytes of each partition of a response."""
     assert asked.answer is not None
     return [(p.error_code, len(p.records)) for topic in asked.answer.responses for p in topic.partitions]
 
 
 def hang_up(asked: Asked) -> None:
-    """The connection of a fetch that waits ends."""
+    """The connection of a waiting fetch ends."""
     cancel: Callable[[], None] | None = vars(asked)["on_cancel"]
     assert cancel is not None
     cancel()
@@ -109,7 +109,7 @@ async def test_an_error_is_reported_at_once(broker: Broker) -> None:
 
 @pytest.mark.parametrize("by_id", [False, True])
 async def test_what_is_not_there_does_not_end_the_wait_for_the_others(broker: Broker, by_id: bool) -> None:
-    """As Kafka 4.2 does: a consumer that asks for a deleted topic beside another would else never rest."""
+    """As Kafka 4.2 does: otherwise a consumer that fetches a deleted topic along with another would never pause."""
     gone = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     missing = m.FetchTopic("nowhere", partitions=[m.FetchPartition(0)])
     if by_id:
@@ -156,7 +156,7 @@ async def test_readers_of_the_transactions_topic_hear_of_transactions(broker: Br
 @pytest.mark.parametrize("by_id", [False, True])
 @pytest.mark.parametrize("many", [2, 1_000])
 async def test_what_ends_the_wait(broker: Broker, monkeypatch: pytest.MonkeyPatch, many: int, by_id: bool) -> None:
-    """Of a fetch of few partitions, and of one of so many that each is not known by its key."""
+    """For a fetch of few partitions, and for one of so many that they are not indexed by key."""
     monkeypatch.setattr(module, "MANY", many)
     grows, goes = fetch(broker, "t", by_id=by_id), fetch(broker, "t", by_id=by_id)
     put(broker, "u")
@@ -191,7 +191,7 @@ async def test_what_waiting_fetches_keep_is_bounded_and_given_back(
 
 
 def tell(broker: Broker, before: int) -> None:
-    """What was appended to the log's end since then is told to the fetches, as after a request."""
+    """Waiting fetches learn what was appended to the log since then, as after a request."""
     log = log_of(broker)
     size = len(log.read(before, 1 << 20).data)
     broker.fetches.appended("t", 0, size, log.log_end_offset)
@@ -212,7 +212,7 @@ def committed(broker: Broker, *, offset: int = 0, min_bytes: int = 1) -> Asked:
 
 
 def told(asked: Asked) -> tuple[int, int, list[tuple[int, int]]]:
-    """High watermark, last stable offset and aborted transactions of an answer's one partition."""
+    """High watermark, last stable offset and aborted transactions of a response's only partition."""
     assert asked.answer is not None
     [partition] = asked.answer.responses[0].partitions
     aborted = [(one.producer_id, one.first_offset) for one in partition.aborted_transactions]
@@ -223,7 +223,7 @@ async def test_a_reader_of_committed_records_is_not_woken_by_what_it_may_not_see
     asked, plain = committed(broker), fetch(broker, "t", partitions=1)
     transact(broker, 7)
     assert shown(plain)[0][1] > 0
-    put(broker)  # after the first offset of what is open
+    put(broker)  # after the first offset of the open transaction
     transact(broker, 7)
     assert waits(asked)
     decide(broker, 7, commit=False)
@@ -240,7 +240,7 @@ async def test_what_stands_before_an_open_transaction_is_there_at_once(broker: B
 
 @pytest.mark.parametrize("others", [0, 2])
 async def test_a_marker_frees_all_bytes_before_it(broker: Broker, others: int) -> None:
-    """Of one transaction while another is open, which began later: a fetch parked before, or amid them."""
+    """One transaction ends while another one, which began later, is open: fetches parked before or between them."""
     early = committed(broker, min_bytes=450)
     for _ in range(5):
         transact(broker, 7)
@@ -255,7 +255,7 @@ async def test_a_marker_frees_all_bytes_before_it(broker: Broker, others: int) -
 
 
 async def test_a_marker_of_a_coordinator_ends_the_waiting(broker: Broker) -> None:
-    """It is written a slice at a time, after the turn of the request that decided."""
+    """It is written a slice at a time, after the turn of the request that decided it."""
     transact(broker, 7)
     asked = committed(broker)
     found: list[list[ErrorCode]] = []

@@ -1,4 +1,4 @@
-"""Brokers whose ZooKeeper says less, or what is older, than they have: records and epochs are kept."""
+"""Brokers whose ZooKeeper has less than they have, or an older state: records and epochs are kept."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.support.sim_cluster import SimCluster, session_of
 async def test_a_topic_that_is_merely_missing_is_set_aside_and_taken_back(
     cluster: SimCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As after an older backup of ZooKeeper was put back. Kafka 4 keeps such logs too, as "stray"."""
+    """As after restoring an older backup of ZooKeeper. Kafka 4 keeps such logs too, as "stray"."""
     async with cluster.running(1) as broker:
         folder = broker.config.data_dir
         await create(cluster, broker, "t", 2)
@@ -43,7 +43,7 @@ async def test_a_topic_that_is_merely_missing_is_set_aside_and_taken_back(
         await cluster.until(lambda: not len(broker.topics))
         assert [path.name for path in folder.glob("t-*")] == [f"t-1.{topic_id.hex()}-stray"]
         assert f"the first as t-1.{topic_id.hex()}-stray" in caplog.text
-        # Clients create it anew meanwhile; this one is set aside in its turn.
+        # Clients create it again meanwhile; that topic is set aside in turn.
         await create(cluster, broker, "t", 2)
         assert await stored(broker, "t", 1) == 0
         other = taken_out(cluster, topic_path("t"))
@@ -53,7 +53,7 @@ async def test_a_topic_that_is_merely_missing_is_set_aside_and_taken_back(
         assert await stored(broker, "t", 1) == 3
         taken_out(cluster, topic_path("t"))
         await cluster.until(lambda: not len(broker.topics))
-    # What is set aside stays so over a start.
+    # What was set aside stays so after a restart.
     put_in(cluster, other)
     async with cluster.running(1) as broker:
         await cluster.until(lambda: ends(broker, "t") == {0: 0, 1: 1})
@@ -83,7 +83,7 @@ async def test_partitions_that_are_missing_are_set_aside_and_taken_back(cluster:
 async def test_a_start_between_setting_aside_and_the_catalogue_loses_nothing(
     cluster: SimCluster, disk_is_full: bool
 ) -> None:
-    """The folder has its other name, the catalogue still has the topic, and then the topic is there again."""
+    """The folder has the new name, the catalogue still has the topic, and then the topic exists again."""
     disk = FaultyDisk()
     async with cluster.running(1, disk) as broker:
         await create(cluster, broker, "t", 1)
@@ -114,7 +114,7 @@ async def test_committed_offsets_are_kept_for_a_topic_that_is_merely_missing(clu
         put_in(cluster, taken)
         await cluster.until(lambda: leaders(broker, "t") == {0: (1, 0)})
         assert await committed(broker, "g") == (0, 5)
-        # And the groups, where their own topic is.
+        # And so are the groups, if their own topic exists.
         taken = taken_out(cluster, topic_path(GROUP_METADATA_TOPIC))
         await cluster.until(lambda: broker.topics.get(GROUP_METADATA_TOPIC) is None)
         assert (await committed(broker, "g"))[0] == ErrorCode.NOT_COORDINATOR
@@ -136,7 +136,8 @@ async def test_a_deletion_reaches_a_broker_that_was_away(cluster: SimCluster) ->
             folder = two.config.data_dir
             kept = taken_out(cluster, topic_path("stray"))
             await cluster.until(lambda: two.topics.get("stray") is None and one.topics.get("stray") is None)
-        # While it is away: deleted; deleted and created again; deleted after it was missing, and set aside here.
+        # While the broker is away: deleted; deleted and created again; or deleted after it was missing and set aside
+        # here.
         put_in(cluster, kept)
         await cluster.until(lambda: one.topics.get("stray") is not None)
         for name in ("doomed", "again", "stray"):
@@ -158,7 +159,7 @@ async def test_a_deletion_reaches_a_broker_that_was_away(cluster: SimCluster) ->
 async def test_leader_epochs_never_fall(
     cluster: SimCluster, restarted: bool, with_records: bool, disk_is_full: bool
 ) -> None:
-    """An older state of a partition was put back. Clients ignore a leader under an epoch that is older than theirs."""
+    """An older state of a partition was restored. Clients ignore a leader whose epoch is older than theirs."""
     disk = FaultyDisk()
     async with cluster.running(2):
         async with cluster.running(1) as broker:
@@ -171,7 +172,7 @@ async def test_leader_epochs_never_fall(
         async with cluster.running(1, disk) as broker:
             await cluster.until(lambda: led_under(broker, "t") == 2)
             newest = 2
-            if disk_is_full:  # then the records tell, where there are some
+            if disk_is_full:  # then the records decide, if there are any
                 disk.fill_up()
                 cluster.expire(session_of(broker))
                 await cluster.until(lambda: led_under(broker, "t") == 4)
@@ -187,7 +188,7 @@ async def test_leader_epochs_never_fall(
         if restarted:
             cluster.do(SetData(partition_state_path("t", 0), older))
         async with cluster.running(1) as broker:
-            # Clients may have been told of the next one, without a leader, while it was away.
+            # Clients may have seen the next epoch, without a leader, while it was away.
             await cluster.until(lambda: led_under(broker, "t") > newest + 1)
             assert await stored(broker, "t", 0) == 1 + with_records
             log = log_of(broker, "t", 0)

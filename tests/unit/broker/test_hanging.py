@@ -1,4 +1,4 @@
-"""Which transactions hang: those that no coordinator has, and only if that is certain."""
+"""Which transactions hang: those that no coordinator knows, and only if that is certain."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def test_there_is_an_id_for_each_slot() -> None:
 
 
 class World:
-    """Two brokers with two slots each; `entries` are the ids that coordinators have, `failing` what goes wrong when."""
+    """Two brokers with two slots each; `entries` are the ids that coordinators have, `failing` which requests fail
+    how."""
 
     def __init__(self) -> None:
         self.open: dict[TopicPartition, list[OngoingTransaction]] = {}
@@ -60,7 +61,7 @@ class World:
             self._abort,
         )
 
-    # what the class asks for
+    # what the class calls
     def led(self) -> list[Any]:
         class Log:
             def __init__(self, where: TopicPartition, found: list[OngoingTransaction]) -> None:
@@ -130,7 +131,7 @@ class World:
         self.open.setdefault(where, []).append(OngoingTransaction(producer_id, epoch, -1, first_offset, 0))
 
     async def look(self, looks: int = 1) -> None:
-        """Look, so many times at the most."""
+        """Check, at most this many times."""
         self.looks.check_soon()
         for _ in range(looks):
             await asyncio.sleep(0.02)
@@ -210,7 +211,7 @@ async def test_what_a_coordinator_does_not_say_is_not_taken_for_a_no(
     it = world()
     it.opens(T0, 1)
     it.answers = {number: answer}
-    it.looks._check()  # now, so that no other look comes before its outcome is seen
+    it.looks._check()  # now, so that there is no other check before its outcome is seen
     assert it.aborted == []
     it.answers = {}
     await it.look(3)
@@ -235,8 +236,8 @@ async def test_a_coordinator_that_comes_anew_meanwhile_is_asked_again(world: Cal
 async def test_what_ended_while_the_coordinators_were_asked_is_left_alone(
     world: Callable[[], World], ends: bool
 ) -> None:
-    """The sequence: the transaction is open; its marker is written, and the coordinator forgets it; perhaps the next
-    one of this producer begins; the coordinators are asked."""
+    """The sequence: the transaction is open; its marker is written, and the coordinator forgets it; the producer may
+    begin its next transaction; the coordinators are asked."""
     it = world()
     it.opens(T0, 1, 5)
 
@@ -254,7 +255,7 @@ async def test_what_ended_while_the_coordinators_were_asked_is_left_alone(
 async def test_an_abort_is_repeated_while_the_partitions_groups_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: int, sent: int
 ) -> None:
-    """It has the coordinator's epoch that the partition knows: it would refuse an older one."""
+    """The marker has the coordinator epoch that the partition knows: it would refuse an older one."""
     monkeypatch.setattr(service, "ABORT_AGAIN_S", 0.01)
     where, written = TopicPartition(GROUP_METADATA_TOPIC, 7), asyncio.Event()
     markers: list[TxnMarker] = []
@@ -319,7 +320,7 @@ async def test_a_transaction_whose_coordinators_topic_is_deleted_is_aborted(
     async with running(tmp_path) as broker, asyncio.timeout(120):
         broker.changes.create_topic("t", 1, {})
         await in_thread(write, broker.bootstrap)
-        while broker.transactions._hanging._is_due:  # the look of the start
+        while broker.transactions._hanging._is_due:  # the check at startup
             await asyncio.sleep(0.01)
         log = broker.partitions.get("t", 0)
         assert log is not None

@@ -1,4 +1,4 @@
-"""What a broker among others says of the cluster: of partitions that it leads, that another leads, that none leads."""
+"""What a broker in a cluster reports about it: partitions that it leads, that another leads, that have no leader."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ async def test_metadata_tells_brokers_leaders_and_what_has_none(broker: Broker, 
 
 
 def replies(answer: Any) -> dict[int, int]:
-    """The error code of each partition of the one topic that an answer is about."""
+    """The error code of each partition of the only topic in a response."""
     if isinstance(answer, a.ElectLeadersResponse):
         return {one.partition_id: one.error_code for one in answer.replica_election_results[0].partition_result}
     topics = answer.responses if isinstance(answer, a.AlterPartitionReassignmentsResponse) else answer.results
@@ -142,7 +142,7 @@ async def test_only_a_broker_that_is_there_could_be_elected(broker: Broker, kind
 
 
 async def test_a_replica_without_records_is_not_a_leader_to_prefer(broker: Broker) -> None:
-    """A tool of Kafka's made the topic with two replicas: the other broker, the first of them, has no records."""
+    """A tool of Kafka's created the topic with two replicas: the other broker, the first replica, has no records."""
     image = an_image()
     image.topics["t"].registration.partitions[HERE] = [2, 1]
     broker.cluster = ImageView("cluster", broker.cluster.node, image)
@@ -172,7 +172,7 @@ async def test_partitions_do_not_move_to_other_brokers(broker: Broker) -> None:
 
 
 async def test_a_folder_has_the_partitions_whose_records_are_in_it(broker: Broker) -> None:
-    """Also one that this broker does not lead any more; of others it says that they are elsewhere."""
+    """Also one that this broker no longer leads; it reports that others' partitions are elsewhere."""
     folder = str(broker.config.data_dir.absolute())
     asked = a.AlterReplicaLogDirsRequest([a.AlterReplicaLogDir(folder, [a.AlterReplicaLogDirTopic("t", list(CODES))])])
     topic = topic_of(broker, "t")
@@ -285,7 +285,7 @@ async def test_a_topic_may_be_given_to_any_broker_that_is_registered(broker: Bro
 
 
 def test_each_address_is_for_those_that_can_use_it() -> None:
-    """A broker of Kafka's that has no open listener, and two of ours, of which one speaks as the drafts had it."""
+    """A broker of Kafka's that has no unencrypted listener, and two of ours, one of which speaks the draft protocol."""
     image = an_image()
     image.brokers[1] = registration(1)._replace(draft_listener=BrokerEndpoint("DRAFT", "host1", 7001))
     image.brokers[3] = BrokerRegistration(3, (BrokerEndpoint("SSL", "host3", 9093, "SSL"),), 0)
@@ -297,7 +297,7 @@ def test_each_address_is_for_those_that_can_use_it() -> None:
 
 
 def test_replicas_that_are_not_in_sync_are_told_apart() -> None:
-    """A topic that Kafka's tools made with two replicas: these brokers keep one."""
+    """Kafka's tools created the topic with two replicas: these brokers keep one."""
     image = an_image()
     image.topics["t"].registration.partitions[HERE] = [1, 2, 3]
     view = ImageView("cluster", Node(1, "host1", 9091), image)

@@ -1,4 +1,4 @@
-"""Memory of large frames: as much as their bytes, bounded in all, and nobody waits for half a frame."""
+"""Memory of large frames: as much as their bytes, with a total limit, and nobody waits for half a frame."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Loop:
 
 
 class Receiver:
-    """A connection that records what it is told, and reads a frame as far as it may."""
+    """A connection that records its calls, and reads as much of a frame as it may."""
 
     def __init__(self, intake: Intake) -> None:
         self.intake = intake

@@ -1,4 +1,4 @@
-"""Large fetches, which the system sends from the log's files: whole whatever happens to the log while they are read."""
+"""Large fetches, which the system sends from the log's files: complete, whatever happens to the log meanwhile."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
 
 
 def fill(broker: Broker, partition: int = 0, size: int = 1_000_000) -> bytes:
-    """Batches in a partition. Returns what a fetch brings of them."""
+    """Append batches to a partition. Returns what a fetch of them returns."""
     log, found = log_of(broker, "t", partition), b""
     for number in range(BATCHES):
         value = bytes([number]) * (size // 10)
@@ -54,7 +54,7 @@ def fetch(*partitions: int) -> bytes:
 
 
 class Peer:
-    """A consumer that reads as many bytes as it is told to."""
+    """A consumer that reads as many bytes as the test says."""
 
     def __init__(self, broker: Broker) -> None:
         self.socket = socket.socket()
@@ -68,7 +68,7 @@ class Peer:
         await asyncio.get_running_loop().sock_sendall(self.socket, data)
 
     async def read(self, size: int) -> None:
-        """Read on until there are so many bytes. Raises EOFError, OSError."""
+        """Read on until there are this many bytes. Raises EOFError, OSError."""
         loop = asyncio.get_running_loop()
         while len(self.got) < size:
             data = await asyncio.wait_for(loop.sock_recv(self.socket, 1 << 20), 60)
@@ -90,7 +90,7 @@ class Peer:
 
 @contextlib.asynccontextmanager
 async def half_read(broker: Broker) -> AsyncIterator[Peer]:
-    """A consumer with the beginning of an answer, whose rest the sockets do not take."""
+    """A consumer that has the beginning of a response, the rest of which the sockets cannot take."""
     peer = Peer(broker)
     try:
         await peer.ask(fetch(0))
@@ -103,7 +103,7 @@ async def half_read(broker: Broker) -> AsyncIterator[Peer]:
 
 
 def open_logs(folder: Path, ending: str = ".log") -> int:
-    """How many descriptors this process has of the log's files."""
+    """How many file descriptors of the log's files this process has open."""
     found = 0
     for number in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
@@ -113,7 +113,7 @@ def open_logs(folder: Path, ending: str = ".log") -> int:
 
 
 def open_and_deleted(folder: Path) -> int:
-    """How many of them are of files that are deleted."""
+    """How many of them are of deleted files."""
     return open_logs(folder, ".log (deleted)")
 
 

@@ -1,4 +1,4 @@
-"""Connections between brokers: requests are answered in order or given up in time, whatever the other side does."""
+"""Connections between brokers: requests are answered in order or time out, whatever the other side does."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def marked(correlation_id: int, producer_id: int = 7) -> bytes:
 
 
 class Link:
-    """A core, and what it has said so far."""
+    """A core, and what it has reported."""
 
     def __init__(self) -> None:
         self.core = LinkCore("test")
@@ -96,7 +96,7 @@ def test_what_is_not_the_answer_ends_the_connection(what: bytes, trouble: str | 
     link.ask("a")
     link.ready()
     step = link.did(link.core.received(what, 5))
-    if trouble is None:  # half of an answer
+    if trouble is None:  # half of a response
         assert not step.close
         assert not link.answers
     else:
@@ -210,7 +210,7 @@ def test_every_request_is_answered_once(events: list[str]) -> None:
 
 
 class Peer:
-    """A broker that greets, and answers what `answers` says."""
+    """A broker that completes the handshake, and then answers as `answers` says."""
 
     def __init__(self) -> None:
         self.connections: list[asyncio.StreamWriter] = []

@@ -1,5 +1,5 @@
-"""Errors that quote a name or a value as long as a string can be: with its sentence around it, the text would be too
-long to be sent. It is cut, and the request is answered."""
+"""Errors that quote a name or a value of the maximum length: with the rest of the sentence, the text would be too long
+to be sent. It is cut, and the request is answered."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ REQUESTS = [
     (feature(LONG, 1), 0),
     (feature("é" * (MOST_STRING_BYTES // 2), 0), 1),
     (created(LONG), 7),
-    (created(LONG), 2),  # not flexible: another form of strings
+    (created(LONG), 2),  # not flexible: strings are encoded differently
     (created("new", value=LONG), 7),
     (created("new", "cleanup.policy", LONG), 7),
     (created("new", LONG), 7),

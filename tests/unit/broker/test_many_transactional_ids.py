@@ -1,4 +1,4 @@
-"""Requests about very many transactional ids are handled a slice at a time, and answered as those about few."""
+"""Requests about very many transactional ids are handled a slice at a time, and answered like those about few."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ async def test_the_markers_of_all_shards_are_counted(tmp_path: Path) -> None:
 async def test_the_look_for_transactions_that_hang_takes_many_short_steps(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every id has an open transaction in a partition, one of them in a second partition that it has not added."""
+    """Every id has an open transaction in a partition; one has written to a second partition that it has not added."""
     place, other = TopicPartition("t", 0), TopicPartition("t", 1)
     opened = {
         TransactionKey(where, producer_id, producer_id): OngoingTransaction(producer_id, 0, -1, producer_id, 0)
@@ -187,7 +187,7 @@ async def test_the_look_for_transactions_that_hang_takes_many_short_steps(
         describe(request, reply)
 
     def one_step(work: Any, _end: float) -> bool:
-        return advance(work, 0.0)  # a slice is over after one step, however fast the machine is
+        return advance(work, 0.0)  # a slice ends after one step, however fast the machine is
 
     def ended(*words: Any) -> None:
         end(*words)

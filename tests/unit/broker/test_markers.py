@@ -1,4 +1,4 @@
-"""The sender of markers: each partition gets its marker, whatever is in the way, or the reason is logged."""
+"""The marker sender: each partition gets its marker, whatever goes wrong, or the reason is logged."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class Partitions:
-    """Partitions that answer what the test says, and the transaction that waits for them."""
+    """Partitions that answer as the test says, and the transaction that waits for them."""
 
     def __init__(self, *answers: ErrorCode) -> None:
         self.answers = deque(answers)
@@ -106,8 +106,8 @@ async def test_a_partition_that_cannot_take_it_now_gets_it_later(error: ErrorCod
 
 
 async def test_markers_of_an_epoch_that_is_over_are_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sequence: a partition cannot take a marker; the coordinator's slot is loaded again under a newer epoch, which
-    sends all markers anew."""
+    """The sequence: a partition cannot take a marker; the coordinator's slot is loaded again with a newer epoch, which
+    sends all markers again."""
     partitions = Partitions(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     write = partitions.write
 
@@ -128,9 +128,9 @@ async def test_markers_of_an_epoch_that_is_over_are_not_repeated(monkeypatch: py
 
 
 async def test_a_marker_that_is_no_longer_awaited_is_not_repeated() -> None:
-    """The sequence: a partition cannot take a marker; the coordinator's slot is read again under the same epoch, which
-    sends all markers anew; the partition takes that one, and the producer's next transaction begins there. In v1 it has
-    the same epoch, so a repeat of the first marker would end it."""
+    """The sequence: a partition cannot take a marker; the coordinator's slot is loaded again with the same epoch, which
+    sends all markers again; the partition takes that one, and the producer's next transaction begins there. In v1 it
+    has the same epoch, so repeating the first marker would end it."""
     partitions = Partitions(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     sender = partitions.sender()
     sender(due(T0))
@@ -158,7 +158,7 @@ async def test_a_partition_that_has_seen_a_newer_coordinator_is_logged(caplog: p
 async def test_a_partition_that_has_seen_a_newer_epoch_of_the_producer_is_done(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The transaction has ended there: repeating the marker cannot help, and its id must not stay blocked."""
+    """The transaction has already ended there: repeating the marker cannot help, and the id must not stay blocked."""
     partitions = Partitions(ErrorCode.INVALID_PRODUCER_EPOCH)
     sender = partitions.sender()
     with caplog.at_level(logging.ERROR):
@@ -235,7 +235,7 @@ class OtherBroker:
 
 
 async def test_an_error_of_a_newer_broker_is_an_unknown_one():
-    """An exception in the link's callback would leave transaction and producer without an answer."""
+    """An exception in the link's callback would leave the transaction and the producer without an answer."""
     other: Any = OtherBroker(NEWER)
     answers: list[Any] = []
     MarkerRoutes(other, other, other).write(TxnMarker(9, 1, True, 3, 2), [T0], answers.append)

@@ -1,4 +1,4 @@
-"""What a broker counts, and when it says that it is not well."""
+"""What a broker counts, and when it reports that it is unhealthy."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ async def ask(watched: Watched, *requests: Any, version: int) -> Any:
 
 async def test_records_and_bytes_are_counted(watched: Watched) -> None:
     sizes = [len(bytes(build_batch([(NOW, None, b"value", [])] * count))) for count in (3, 200)]
-    await ask(watched, produce(3), produce(200, partition=1), version=11)  # the short way, and the general one
+    await ask(watched, produce(3), produce(200, partition=1), version=11)  # the fast path, and the general one
     answers = await ask(watched, fetch(0, 1), fetch(0), fetch(1, offset=777), version=12)
     sent = sum(len(part.records) for part in answers[0].responses[0].partitions)
     assert sent == sum(sizes)

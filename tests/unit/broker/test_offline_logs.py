@@ -1,4 +1,5 @@
-"""A partition that cannot be opened: it alone is refused, with a retriable error and one line, until a start can."""
+"""A partition that cannot be opened: only it is refused, with a retriable error and one line, until a start opens
+it."""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ def folder_as_file(path: Path) -> None:
 
 
 def folder_as_link(path: Path) -> None:
-    """To a disk that is not there."""
+    """To a disk that is missing."""
     path.parent.rename(path.parent.parent / "kept")
     path.parent.symlink_to("/nowhere/at/all")
 
@@ -87,7 +88,7 @@ def produce(topic: str, index: int) -> m.ProduceRequest:
 
 
 async def errors(broker: Broker, topic: str, index: int) -> dict[str, int]:
-    """What is answered to each kind of request about a partition."""
+    """The answers to each kind of request about a partition."""
     produced = await Asked(broker, produce(topic, index), 9).answered()
     fetch = m.FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1 << 20)
     fetch.topics = [m.FetchTopic(topic, partitions=[m.FetchPartition(index, -1, 0, partition_max_bytes=1 << 20)])]
@@ -104,7 +105,7 @@ async def errors(broker: Broker, topic: str, index: int) -> dict[str, int]:
 
 
 async def advertised(broker: Broker, topic: str) -> dict[int, tuple[int, int, list[int], list[int], list[int]]]:
-    """What clients are told of a topic's partitions, by both requests that ask for it."""
+    """What clients learn about a topic's partitions, from both requests that ask for it."""
     by_metadata = await Asked(broker, m.MetadataRequest([m.MetadataRequestTopic(name=topic)]), 9).answered()
     described = m.DescribeTopicPartitionsRequest([m.TopicRequest(topic)])
     by_description = await Asked(broker, described, 0).answered()
@@ -126,7 +127,8 @@ async def advertised(broker: Broker, topic: str) -> dict[int, tuple[int, int, li
 
 
 async def test_it_has_no_leader(tmp_path: Path):
-    """Otherwise producers without keys would choose it again and again, and a consumer would ask it without rest."""
+    """Otherwise producers without keys would choose it again and again, and a consumer would fetch it without a
+    pause."""
     await write(tmp_path, "t", clean=True)
     as_folder(tmp_path / "t-0" / FIRST)
     async with running(tmp_path) as broker:
@@ -145,7 +147,7 @@ async def test_the_others_are_served_and_it_comes_back(
 ):
     await write(tmp_path, "t", clean=clean)
     ODD[kind](tmp_path / "t-0" / FIRST)
-    for _ in range(2):  # a second start knows it just as well
+    for _ in range(2):  # a second start finds it in the same way
         caplog.clear()
         broker = Broker(broker_config(tmp_path), disk_for(kind, tmp_path / "t-0"))
         await broker.start()
@@ -157,7 +159,7 @@ async def test_the_others_are_served_and_it_comes_back(
         assert [str(partition) for partition in broker.refusing()] == ["t-0"]
         broker._store.housekeeping(NOW)
         await broker.stop()
-        assert not (tmp_path / ".kafka_cleanshutdown").exists()  # what a kill left in it is still to be looked over
+        assert not (tmp_path / ".kafka_cleanshutdown").exists()  # what a kill left in it must still be checked
     if kind != "forbidden":
         path = tmp_path / "t-0" / FIRST
         path.unlink() if path.is_symlink() else path.rmdir()
@@ -173,7 +175,7 @@ async def test_the_others_are_served_and_it_comes_back(
 async def test_something_else_in_the_place_of_its_folder(
     tmp_path: Path, odd: Callable[[Path], None], clean: bool, caplog: pytest.LogCaptureFixture
 ):
-    """A log that was begun there would take offsets again that its records have."""
+    """A new log would assign again the offsets that its records have."""
     await write(tmp_path, "t", clean=clean)
     odd(tmp_path / "t-0" / FIRST)
     for _ in range(2):
@@ -245,7 +247,7 @@ def commit(group_id: str, offset: int) -> m.OffsetCommitRequest:
 
 
 async def commit_all(broker: Broker, offset: int) -> list[int]:
-    """The errors of a commit in each of four groups, which are in partitions of their own."""
+    """The errors of a commit in each of four groups, each in its own partition."""
     found = []
     for group_id in GROUPS:
         answer = await Asked(broker, commit(group_id, offset), 8).answered()
@@ -294,7 +296,7 @@ async def noted(folder: Path, *logs: str) -> None:
 
 @pytest.mark.parametrize("gone", ["deleted", "emptied"])
 async def test_a_log_that_is_gone_after_a_kill_is_missed(tmp_path: Path, gone: str, caplog: pytest.LogCaptureFixture):
-    """It was written for the first time a moment before the kill: no housekeeping has noted it."""
+    """It was written for the first time just before the kill: no housekeeping has recorded it."""
     settings = {"fsync": "always", **SETTINGS}
     async with running(tmp_path, settings) as broker:
         broker.changes.create_topic("t", 1, {})

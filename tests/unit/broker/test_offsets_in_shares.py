@@ -1,4 +1,4 @@
-"""Commits and look-ups of very many partitions are handled a share at a time, and answered as those of few."""
+"""Commits and lookups of very many partitions are handled a share at a time, and answered like those of few."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def look_up(version: int) -> m.OffsetFetchRequest:
 
 
 def counted(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Partitions of each request that the coordinator gets."""
+    """How many partitions each call of the coordinator has."""
     seen: list[int] = []
     submit = broker.groups.runtime.submit
 
@@ -72,7 +72,8 @@ async def ask(broker: Broker, request: Any, version: int) -> Any:
 async def test_all_is_committed_and_found(broker: Broker, version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = counted(broker, monkeypatch)
     request = commit()
-    request.topics.insert(2, m.OffsetCommitRequestTopic("nowhere"))  # a topic that is not there is answered without any
+    # A topic that does not exist is answered without one.
+    request.topics.insert(2, m.OffsetCommitRequestTopic("nowhere"))
     answer = await ask(broker, request, version)
     missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     told = [(topic.name, [(p.partition_index, p.error_code) for p in topic.partitions]) for topic in answer.topics]
@@ -122,7 +123,7 @@ async def test_a_coordinator_that_is_away_is_reported_for_the_whole(broker: Brok
 async def test_what_comes_after_a_large_commit_is_handled_after_it(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On its connection; other connections are served in between."""
+    """On the same connection; other connections are served in between."""
     order: list[str] = []
     submit = broker.groups.runtime.submit
     partition = m.OffsetCommitRequestPartition(0, 1, -1, "with metadata, so not on the short way: `submit` sees it")
@@ -130,14 +131,14 @@ async def test_what_comes_after_a_large_commit_is_handled_after_it(
     with RawClient(broker.bootstrap) as client, RawClient(broker.bootstrap) as other:
 
         def note(request: Any, *rest: Any) -> None:
-            if not order:  # in the midst of the large commit
+            if not order:  # in the middle of the large commit
                 other.send(m.OffsetCommitRequest("other", topics=topics), 8)
             order.append(request.group_id)
             submit(request, *rest)
 
         await brokers.in_thread(other.ask, m.ApiVersionsRequest(), 0)
         monkeypatch.setattr(broker.groups.runtime, "submit", note)
-        broker._server.slices._clock = count().__next__  # each look at the clock is the end of a slice
+        broker._server.slices._clock = count().__next__  # each reading of the clock is the end of a slice
         client.send(commit(), 8)
         client.send(m.OffsetCommitRequest("behind", topics=topics), 8)
         for peer in (client, client, other):

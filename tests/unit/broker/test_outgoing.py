@@ -1,4 +1,4 @@
-"""Parts of answers are taken away and handed on as the bytes that they are, ranges of files among them."""
+"""Parts of responses are taken and passed on as the bytes that they stand for, including ranges of files."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_what_is_handed_to_a_socket_arrives(stored, given_kinds):
 
 @pytest.mark.parametrize("size", [LARGE, COPIED + LARGE - 1, COPIED + LARGE, 3 * COPIED])
 def test_a_socket_is_offered_the_beginning_of_what_waits(stored, monkeypatch, size):
-    """Also one with room for all of it."""
+    """Also if there is room for all of it."""
     file, view = stored
     parts: list[Part] = [b"head", FileRange(file, 7, view[7 : 7 + size]), b"tail", FileRange(file, 0, view[:LARGE])]
     expected = b"".join(map(bytes, parts))

@@ -1,4 +1,4 @@
-"""A power cut at every moment of a broker's life: topics, their records, and the ids that were given out."""
+"""A power cut at every moment of a broker's life: topics, their records, and the producer ids that were allocated."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SETTINGS = {"fsync": "always", "log.retention.check.interval.ms": 10**9, "log.cl
 
 @dataclass
 class Fact:
-    """What is so at a moment. `unsure`: names of topics that are just being made or deleted."""
+    """The state at a moment. `unsure`: names of topics that are just being created or deleted."""
 
     at: int
     cluster_id: str = ""
@@ -41,7 +41,7 @@ class Fact:
 
 
 class Life:
-    """A broker that makes and deletes topics, writes and gives out ids; and what it acknowledges when."""
+    """A broker that creates and deletes topics, writes and allocates ids; and what it acknowledges when."""
 
     def __init__(self, root: Path, disk: RecordingDisk, fsync: str = "always") -> None:
         self.settings = {**SETTINGS, "fsync": fsync}
@@ -99,12 +99,12 @@ class Life:
                 broker._store.housekeeping(NOW)
 
     def delete(self, broker: Broker, topics: list[Topic]) -> None:
-        """They are gone with the first slice, all of them. What is left of them goes later: by itself, before one of
-        that name is made, or at the next start."""
+        """All of them are gone with the first slice. Their remains go later: in the background, before one with that
+        name is created, or at the next start."""
         names = frozenset(topic.name for topic in topics)
         left = {name: topic_id for name, topic_id in self.facts[-1].topics.items() if name not in names}
         self.note(topics=left, unsure=names)
-        self.deleting = broker.changes.deleting(topics)  # kept: a generator that nobody has is closed
+        self.deleting = broker.changes.deleting(topics)  # kept, because a generator without references is closed
         next(self.deleting)
         self.note()
 
@@ -134,7 +134,7 @@ class Life:
 
 @pytest.fixture(autouse=True)
 def small_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is laid out anew for each cut."""
+    """It is laid out again for each cut."""
     monkeypatch.setattr("muster.broker.topics.deletion_reserve.SIZE", 100)
 
 
@@ -172,13 +172,13 @@ LIVES = 6
 
 @pytest.fixture
 def ids_from_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ids follow the time of day as well, which hides that the file is not durable until the clock is set back."""
+    """Ids also follow the time of day, which hides that the file is not durable until the clock is set back."""
     monkeypatch.setattr("muster.broker.broker.ProducerIds", partial(ProducerIds, now=lambda: 0))
 
 
 @pytest.mark.usefixtures("ids_from_the_file")
 async def test_no_sync_of_the_broker_is_needless(folder: Path) -> None:
-    """Each place that syncs is left out, and somebody loses what was acknowledged."""
+    """Each sync is left out in turn, and something that was acknowledged is lost."""
     sites = {site for seed in range(2) for site in (await a_life(folder, seed)).disk.sites if site_of(site) in SITES}
     assert {(site.split(":")[0], site_of(site)) for site in sites} == {
         (kind, site) for kind in ("file", "folder") for site in SITES
@@ -192,7 +192,7 @@ def site_of(site: str) -> str:
 
 
 async def a_life(folder: Path, seed: int, leave_out: str | None = None) -> Life:
-    """The last seed's broker syncs no logs, and only tells who it is."""
+    """The last seed's broker syncs no logs, and only reports its identity."""
     root = fresh(folder / "data")
     life = Life(root, RecordingDisk(root, leave_out), "never" if seed == LIVES - 1 else "always")
     await life.live(random.Random(seed), 0 if seed == LIVES - 1 else 10)

@@ -1,4 +1,4 @@
-"""Producer ids: none is given twice, whatever becomes of the process, the file and the clock."""
+"""Producer ids: none is allocated twice, whatever happens to the process, the file and the clock."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_ids_that_could_not_be_reserved_are_not_given(tmp_path: Path, disk: Faul
     assert ProducerIds(tmp_path, now=lambda: 0).take() > given_out
 
 
-# --------------------------------------------------------------------------------------------- what befalls the file
+# --------------------------------------------------------------------------------------------- what happens to the file
 
 
 def _delete(path: Path) -> None:
@@ -66,7 +66,7 @@ STEPS = st.one_of(
 
 
 class History:
-    """One folder through starts and kills. A start takes a millisecond at least, and so does a block."""
+    """One folder through starts and kills. A start takes at least a millisecond, and so does a block."""
 
     def __init__(self, folder: Path, clock: list[int]) -> None:
         self.path = folder / FILE
@@ -120,7 +120,7 @@ def test_no_id_that_a_log_knows_is_given_again_though_the_clock_is_set_back(step
 @settings(deadline=None, max_examples=examples(60))
 @given(st.lists(st.sampled_from([-(10**7), -1, 0, 1, 10**7]), max_size=6))
 def test_the_file_alone_keeps_ids_apart(shifts: list[int]):
-    """Logs may know nothing of an id: its producer has sent nothing yet."""
+    """Logs may not contain an id: its producer has not sent anything yet."""
     with tempfile.TemporaryDirectory() as folder:
         clock, given_out = TODAY, []
         for shift in [0, *shifts]:
@@ -169,7 +169,7 @@ def test_a_file_as_older_releases_wrote_it_is_sound(tmp_path: Path, kept: bytes,
 
 @pytest.mark.parametrize("what", ["deleted", "half", "garbage"])
 async def test_a_start_takes_note_of_the_producers_of_its_logs(tmp_path: Path, what: str):
-    """With a clock that stands still: the logs alone keep their producers' ids from being given again."""
+    """With a clock that is stopped: only the logs keep their producers' ids from being allocated again."""
     async with running(tmp_path) as broker:
         broker.changes.create_topic("t", 1, {})
         log = log_of(broker, "t", 0)

@@ -1,4 +1,4 @@
-"""A full disk: what frees space works, over and over, also after a start."""
+"""A full disk: the ways to free space work, repeatedly and after a restart."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""One connection cannot stop the others: what is bounded, counted on a real server and real sockets.
+"""One connection cannot block the others: every limit is checked by counting on a real server with real sockets.
 
-The handlers here are the test's own. No test measures time: each looks at which requests were handled, in which order,
-and at how many bytes the server keeps.
+The handlers here are the test's own. No test measures time: each checks which requests were handled, in which order,
+and how many bytes the server keeps.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TEXT = "x" * 30_000
 
 
 class Peer:
-    """One client's socket. `ask` counts the requests up; answers come back by their number."""
+    """One client's socket. `ask` numbers the requests; answers are recognized by that number."""
 
     def __init__(self, port: int, receive_buffer: int | None = None) -> None:
         self.socket = socket.socket()
@@ -68,7 +68,7 @@ class Peer:
         return bytes(data)
 
     async def round_trip(self) -> None:
-        """Ask and get an answer: the server has then gone through its loop."""
+        """Ask and get an answer: by then the server has completed a turn of its loop."""
         await self.ask("round trip")
         await self.answer()
 
@@ -81,7 +81,7 @@ async def serving(
     most_elements: int = 1 << 20,
     **limits: int,
 ) -> AsyncIterator[tuple[Server, Callable[..., Peer]]]:
-    """A server with one handler, and how to connect to it."""
+    """A server with one handler, and a function that connects to it."""
     api = Api(m.MetadataRequest, 0, 13, handle, pipelined, None, most_elements)
     settings = {
         "max_connections": 100,
@@ -128,7 +128,7 @@ async def test_a_peer_that_does_not_read_has_few_requests_handled() -> None:
         peer, other = connect(), connect()
         await peer.ask(times=1_000)
         before = -2
-        while handled != before + 1:  # until the sockets are full; the one is the other's
+        while handled != before + 1:  # until the sockets are full; one of the requests is the other peer's
             before = handled
             for _ in range(20):
                 await asyncio.sleep(0)
@@ -225,7 +225,7 @@ async def test_a_large_request_is_handled_beside_others() -> None:
         return m.MetadataResponse(topics=[m.MetadataResponseTopic(name=name) for name in names])
 
     async with serving(sliced) as (server, connect):
-        server.slices._clock = iter(range(1 << 30)).__next__  # each look at the clock is the end of a slice
+        server.slices._clock = iter(range(1 << 30)).__next__  # each reading of the clock is the end of a slice
         large, other = connect(), connect()
         names = [f"topic-{number}" for number in range(SMALL + 500)]
         await large.ask(*names)
@@ -368,7 +368,7 @@ async def test_a_second_answer_changes_nothing() -> None:
 
 
 async def test_answers_after_one_that_waits_stop_further_requests() -> None:
-    """A pipelined request waits for the disk; what is answered behind it counts as waiting answers."""
+    """A pipelined request waits for the disk; what is answered after it counts as waiting answers."""
     calls: list[Call] = []
 
     def handle(request: m.MetadataRequest, call: Call) -> m.MetadataResponse | None:
@@ -409,7 +409,7 @@ def test_lines_that_say_the_same_are_few(caplog: pytest.LogCaptureFixture) -> No
 
 
 async def test_many_connections_wait_to_be_accepted_while_the_loop_is_busy(tmp_path: Path) -> None:
-    """Nothing is awaited meanwhile, so the kernel alone takes them; those beyond the backlog it would drop."""
+    """The loop never runs meanwhile, so only the kernel accepts them; it would drop those beyond the backlog."""
     async with running(tmp_path) as broker:
         host, port = broker.bootstrap.rsplit(":", 1)
         with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""The short way of an ApiVersions says, byte for byte, what the general way says."""
+"""The fast path of ApiVersions answers, byte for byte, like the general path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The short way of a Heartbeat says what the general way says, in every version and case."""
+"""The fast path of Heartbeat answers like the general path, in every version and case."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.held_disk import Asked
 
 
 def short(broker: Broker, request: m.HeartbeatRequest, version: int) -> int:
-    """The error code of the short way, read from the bytes that it would send."""
+    """The error code from the fast path, read from the bytes that it would send."""
     answer = fast_heartbeat(broker.groups)(codec.encode(request, version), 0, version, 77)
     assert answer is not None
     assert int.from_bytes(answer[:4], "big") == len(answer) - 4

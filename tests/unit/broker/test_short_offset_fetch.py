@@ -1,4 +1,4 @@
-"""The short way of an OffsetFetch says what the general way says, and nothing while the log has to be waited for."""
+"""The fast path of OffsetFetch answers like the general path, and declines while it would have to wait for the log."""
 
 from __future__ import annotations
 

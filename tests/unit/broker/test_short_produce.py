@@ -1,4 +1,5 @@
-"""The short way of a Produce says and writes what the general way does, and says nothing where it is not its case."""
+"""The fast path of Produce answers and writes what the general path does, and declines requests that it does not
+cover."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ BATCHES = {
 
 
 class Connection:
-    """A client's connection, of which only the rules are there, with or without the short way."""
+    """A client's connection, reduced to its rules, with or without the fast path."""
 
     def __init__(self, broker: Broker, short: bool) -> None:
         self.core = ConnectionCore(broker._server.shared.service, lambda: None)
@@ -66,7 +67,7 @@ class Connection:
         return answer
 
     async def send(self, frame: bytes) -> bytes:
-        """The answer to a request, b"" if the connection is ended."""
+        """The answer to a request, b"" if the connection is closed."""
         self.core.received(memoryview(frame))
         while not self.core.out and self.core.ending is None and self.core.waiting:
             await asyncio.sleep(0.001)
@@ -95,7 +96,7 @@ def content(log: PartitionLog) -> bytes:
 
 
 def request(broker: Broker, topic: str, batch: bytes | None, version: int, **changes: object) -> bytes:
-    """A Produce as a frame, for one partition; `changes` are to its fields, or `index`, `topics`."""
+    """A Produce request as a frame, for one partition; `changes` are for its fields, or `index`, `topics`."""
     index, topics, acks = changes.get("index", 0), changes.get("topics", 1), changes.get("acks", -1)
     topic_id = broker.topics.topic_id(topic) if version >= 13 else ZERO_UUID
     data = [m.TopicProduceData(topic, topic_id, [m.PartitionProduceData(index, batch)])] * topics  # type: ignore
@@ -104,7 +105,7 @@ def request(broker: Broker, topic: str, batch: bytes | None, version: int, **cha
 
 
 async def same(broker: Broker, name: str, version: int, frame: Callable[[str], bytes]) -> tuple[bytes, int]:
-    """Send a request on both ways; what was answered, which must be the same, and how often in short."""
+    """Send a request on both paths; returns the answer, which must be the same, and how many the fast path gave."""
     short, general = Connection(broker, True), Connection(broker, False)
     answers = []
     for way, connection in ((SHORT, short), (GENERAL, general)):
@@ -153,7 +154,7 @@ async def test_only_plain_requests_are_answered_in_short(broker: Broker, version
 async def test_records_of_a_transaction_want_a_transactional_id(
     broker: Broker, version: int, producer: tuple[int, int, int]
 ) -> None:
-    """Also where the producer has a transaction open, so that the log would take them."""
+    """Also if the producer has an open transaction, so that the log would accept them."""
     logs = [log_of(broker, f"{way}-plain") for way in (SHORT, GENERAL)]
     first, sent = (
         lies.batch(lies.record(), attributes=TRANSACTIONAL_FLAG, producer=each) for each in ((7, 0, 0), producer)
@@ -177,7 +178,7 @@ async def test_damaged_requests_are_answered_as_on_the_general_way(broker: Broke
     for at in range(8, len(whole[topics[0]])):
         size = (at - 4).to_bytes(4, "big")
         await same(broker, "plain", version, lambda topic: size + whole[topic][4:at])  # noqa: B023
-        if not start <= at < start + len(name):  # that is another one for each way
+        if not start <= at < start + len(name):  # that is a different one for each path
             damage = bytes((whole[topics[0]][at] ^ 0x81,))
             await same(broker, "plain", version, lambda topic: whole[topic][:at] + damage + whole[topic][at + 1 :])  # noqa: B023
 

@@ -1,4 +1,4 @@
-"""The thread beside the loop: its clients take turns, and leave nothing behind that piles up."""
+"""The thread that works next to the loop: its clients take turns, and leave nothing that accumulates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.said import said
 
 
 class Clients:
-    """Clients with work for the thread, which waits until it is let go. What was done, in order."""
+    """Clients with work for the thread, which waits until the gate opens. Records what was done, in order."""
 
     def __init__(self) -> None:
         self.side = SideThread()
@@ -64,7 +64,7 @@ async def test_clients_take_turns_after_each_piece(clients: Callable[[], Clients
 
 
 async def test_a_topic_of_many_clients_has_no_more_turns_than_another(clients: Callable[[], Clients]) -> None:
-    """Eight producers to a topic whose batches take long; another topic's batch waits for two of theirs at most."""
+    """Eight producers to a topic whose batches take long; another topic's batch waits for at most two of theirs."""
     some = clients()
     for number in range(8):
         some.add(f"slow{number}-", 4, topic="slow")
@@ -131,7 +131,7 @@ async def test_nothing_is_done_or_reported_after_the_stop(
 
 
 async def test_work_that_ends_with_the_stop_is_not_reported(clients: Callable[[], Clients]) -> None:
-    """The last piece is done, and the loop has not heard of it yet."""
+    """The last piece is done, and the loop has not been notified yet."""
     some = clients()
     some.add("a", 0)
     some.side._thread.submit(lambda: None).result()

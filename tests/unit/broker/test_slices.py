@@ -1,4 +1,4 @@
-"""Work in slices: what happens between two pieces of it, and at the broker's stop; and who looks for garbage when."""
+"""Work in slices: what happens between two pieces of it, and at the broker's stop; and who collects garbage when."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def thresholds() -> Iterator[None]:
 
 @pytest.mark.usefixtures("thresholds")
 async def test_nobody_looks_over_all_objects_while_a_large_request_is_under_way() -> None:
-    """It has many of them: each look would take as long as all of them take to be looked at."""
+    """It creates many objects: each full collection would take as long as it takes to scan all of them."""
     begun: list[bool] = []
     under_way = False
 
@@ -130,15 +130,15 @@ def test_all_is_looked_over_when_due_and_then_not_for_long(monkeypatch: pytest.M
 
 
 async def test_a_broker_stops_though_requests_are_queued(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Some are begun and some are not. Each is answered or its connection closed, and none goes on behind the stop; a
-    deletion that was begun is finished by the next start."""
+    """Some have begun and some have not. Each is answered or its connection closed, and none runs after the stop; the
+    next start finishes a deletion that was begun."""
     caplog.set_level(logging.WARNING)
     many = [TopicToCreate(f"t{number}", 1, {}) for number in range(300)]
     async with brokers.running(tmp_path / "data") as broker:
         broker.changes.create_topics(many)
         with RawClient(broker.bootstrap) as first, RawClient(broker.bootstrap) as second:
             slices = broker._server.slices
-            slices._clock = count().__next__  # each look at the clock is the end of a slice
+            slices._clock = count().__next__  # each reading of the clock is the end of a slice
             first.send(m.DeleteTopicsRequest([], [topic.name for topic in many], 20_000), 5)
             second.send(m.CreateTopicsRequest([m.CreatableTopic(f"u{number}", 1, 1) for number in range(300)]), 7)
             while len(slices) < 2 or len(broker.topics):

@@ -1,4 +1,4 @@
-"""A broker's groups in slots, on a ZooKeeper in memory: when it serves which, and what it tells of the others."""
+"""A broker's groups in slots, on a ZooKeeper in memory: when it serves which, and what it reports about the others."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def committed(cluster: SimCluster, broker: Broker, group_id: str) -> tuple
 
 
 def serves(broker: Broker, slots: int | None = None) -> bool:
-    """Whether it has read all slots that it has (so many)."""
+    """Whether it has read all the slots that it holds (and holds this many)."""
     assert isinstance(broker.coordination, ZooKeeperCoordination)
     held = broker.coordination.keeper.held
     return broker.groups.runtime._served.keys() == held.keys() and (slots is None or len(held) == slots)
@@ -91,7 +91,7 @@ async def test_groups_are_where_their_slots_are_and_fail_over(cluster: SimCluste
 
 
 def give_no_id(*_: Any) -> Plan[int]:
-    """As while there is no controller."""
+    """As if there were no controller."""
     yield from ()
     return 0
 
@@ -102,8 +102,8 @@ def give_no_id(*_: Any) -> Plan[int]:
 async def test_what_was_committed_for_a_topic_that_cannot_be_understood_is_kept(
     cluster: SimCluster, data: bytes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a coordinator that comes meanwhile, and has never known the topic. One of Kafka's older tools may have removed
-    the topic's id, which only the controller gives it again; None: the whole topic is missing, and was not deleted."""
+    """By a coordinator that starts meanwhile and has never known the topic. One of Kafka's older tools may have removed
+    the topic's id, which only the controller restores; None: the whole topic is missing, and was not deleted."""
     async with cluster.running(1) as one:
         await cluster.until(lambda: serves(one, SLOT_COUNT))
         await create(cluster, one, "t")
@@ -129,7 +129,7 @@ async def test_what_was_committed_for_a_topic_that_cannot_be_understood_is_kept(
 
 
 async def test_groups_continue_at_a_broker_whose_disk_is_full(cluster: SimCluster) -> None:
-    """It takes them from one that dies, and keeps what they committed for a topic that it could not list."""
+    """It takes them from a broker that dies, and keeps what they committed for a topic that it could not list."""
     disk = FaultyDisk()
     async with cluster.running(1, disk) as one:
         async with cluster.running(2) as two:
@@ -157,7 +157,7 @@ async def test_requests_that_a_process_finds_when_it_wakes_are_refused(cluster: 
         await cluster.until(lambda: serves(one, SLOT_COUNT))
         await create(cluster, one, "t")
         assert await commit(cluster, one, "g", 5) == 0
-        session_of(one).sim.freeze()  # of the events of the session nothing is heard
+        session_of(one).sim.freeze()  # no session events arrive
         cluster.clock.advance(SESSION_MS)
         assert serves(one, SLOT_COUNT)
         assert await coordinator(one, "g") == NOWHERE
@@ -228,7 +228,7 @@ async def test_longer_notes_than_znodes_have_room_for_are_refused_at_the_start(c
 
 
 class Told:
-    """What the coordinator is told."""
+    """Records the calls that the coordinator gets."""
 
     def __init__(self) -> None:
         self.events: list[Any] = []
@@ -248,7 +248,7 @@ class Told:
 
 
 class Among:
-    """The cluster, of which nothing is heard."""
+    """The cluster, from which no events arrive."""
 
     def __init__(self) -> None:
         self.session = SimpleNamespace(is_live=True, listen=lambda listener: None)
@@ -281,7 +281,7 @@ async def test_a_slot_is_served_when_this_broker_has_all_topics(parts: Any) -> N
     assert among.turns == 1
     assert made.coordinator("g") is None
     made.followed()
-    assert told.events == [SLOT_COUNT]  # more was told meanwhile, and is not read yet
+    assert told.events == [SLOT_COUNT]  # another event came meanwhile, and is not read yet
     made._lost(slot + 1)
     among.image.is_current = True
     made.followed()
@@ -294,7 +294,7 @@ async def test_a_slot_is_served_when_this_broker_has_all_topics(parts: Any) -> N
 
 
 async def test_slots_that_a_request_has_dropped_are_taken_again_though_no_doubt_is_reported(parts: Any) -> None:
-    """A process that stood still for long, and whose session proves to be alive before its doubt was told."""
+    """A process was suspended for long, and its session proves to be alive before its doubt was reported."""
     made, among, told = parts
     turned = asyncio.Event()
     among.session.run = Turns(made.keeper, turned)
@@ -336,7 +336,7 @@ async def test_a_slot_whose_groups_have_rebalanced_is_looked_at_again(
 
 
 class Turns:
-    """A session that takes turns for done."""
+    """A session that marks turns as done without running them."""
 
     def __init__(self, keeper: SlotKeeper, turned: asyncio.Event) -> None:
         self._keeper, self._turned = keeper, turned
@@ -366,11 +366,11 @@ async def test_what_fits_into_a_znode(parts: Any) -> None:
     assert not made.record_fits(GroupMetadataRecord(key, value))
 
 
-@pytest.mark.interpreted  # it replaces a method, which compiled modules call all the same
+@pytest.mark.interpreted  # it replaces a method, which compiled modules call anyway
 async def test_groups_are_asked_only_about_topics_that_have_changed(
     cluster: SimCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of many groups all shares would be looked at again whenever anything in the cluster changes."""
+    """With many groups, all assignments would be checked again whenever anything in the cluster changes."""
     settings: dict[str, Any] = {"server.assigned.groups": ".*"}
     async with cluster.running(1, **settings) as one:
         await cluster.until(lambda: serves(one, SLOT_COUNT))
@@ -378,7 +378,7 @@ async def test_groups_are_asked_only_about_topics_that_have_changed(
         monkeypatch.setattr(one.groups.runtime, "topics_changed", lambda names: asked.append(sorted(names)))
         await create(cluster, one, "t")
         await create(cluster, one, "u")
-        await cluster.until(lambda: ["u"] in asked)  # groups are told after the catalogue, and so after the answer
+        await cluster.until(lambda: ["u"] in asked)  # groups are notified after the catalogue, and so after the answer
         assert [names for names in asked if names != ["t"]] == [["u"]]
         asked.clear()
         cluster.do(SetData("/config/topics/t", b'{"version":1,"config":{"retention.ms":"5"}}'))

@@ -1,4 +1,4 @@
-"""The broker's own transports: real sockets, and a protocol that notes what it is told. With an epoll and without."""
+"""The broker's own transports: real sockets, and a protocol that records its calls. With and without epoll."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RESET = struct.pack("ii", 1, 0)
 
 
 class Noted(asyncio.BufferedProtocol):
-    """Notes what its transport tells it."""
+    """Records the calls from its transport."""
 
     def __init__(self) -> None:
         self.transport: Any = None
@@ -243,7 +243,7 @@ async def test_what_is_closed_by_one_that_was_read_before_it_is_not_read(pairs: 
 
 @pytest.mark.parametrize("how", ["pause_reading", "close"])
 async def test_what_stops_reading_by_one_that_was_read_before_it_is_not_read(pairs: Pairs, how: str) -> None:
-    """It is still watched, for it has something to send."""
+    """It is still being watched, because it has something to send."""
     both = [pairs.pair(), pairs.pair()]
     for near, other in zip((both[0][0], both[1][0]), (both[1][0], both[0][0]), strict=True):
         near.transport.write(bytes(10_000_000))

@@ -1,4 +1,4 @@
-"""A broker that stood still acknowledges nothing before ZooKeeper has told it that its place is its own."""
+"""A broker that was suspended acknowledges nothing until ZooKeeper has confirmed that its registration is its own."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_no_record_is_acknowledged_after_a_standstill_before_zookeeper_has
         clock.now += 1
         await cluster.until(lambda: broker.partitions.get("t", 0) is not None)
         assert await stored(broker, "t", 0) == 1
-        # With ZooKeeper away, too, it is in doubt for as long as a session lasts.
+        # With ZooKeeper unreachable as well, it is in doubt for as long as a session lasts.
         cluster.cut(session_of(broker))
         await cluster.until(lambda: not session_of(broker).sim.is_connected)
         clock.now += SESSION_MS / 1000

@@ -1,4 +1,4 @@
-"""Transactions whose coordinator or partitions are on other brokers: whom this broker asks, and what it makes of the
+"""Transactions whose coordinator or partitions are on other brokers: which ones this broker asks, and how it uses the
 answers."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MARKER = TxnMarker(7, 2, True, 5, 2)
 
 
 class World:
-    """The leaders of partitions; what is asked of other brokers waits in `asked`."""
+    """The leaders of partitions; requests to other brokers wait in `asked`."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[Node, Purpose, Any, Any]] = []

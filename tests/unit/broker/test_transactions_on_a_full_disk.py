@@ -1,4 +1,4 @@
-"""A start with open transactions on a disk that is full from any of its writes on: all transactions end as decided once
+"""A start with open transactions on a disk that becomes full at any of its writes: all transactions end as decided once
 there is space."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RETRIABLE = {
 
 
 class FillingDisk(Files):
-    """A disk that has space for some writes, and new files; then it is full until `left` is None."""
+    """A disk that has space for some writes and new files; after that it is full until `left` is None."""
 
     def __init__(self, left: int | None) -> None:
         self.left = left
@@ -69,8 +69,8 @@ def side(client: RawClient, name: str, ids: dict[str, tuple[int, int]] | None = 
 
 
 async def prepare(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[int, int]]:
-    """Data of a broker that was killed while one transaction was open, with offsets, and the markers of two others were
-    not written: one to be committed, one to be aborted. Returns the ids of the producers."""
+    """Data of a broker that was killed while one transaction was open, with offsets, and the markers of two others had
+    not been written: one to be committed, one to be aborted. Returns the ids of the producers."""
     ids: dict[str, tuple[int, int]] = {}
 
     def fill(bootstrap: str) -> None:
@@ -96,14 +96,14 @@ async def prepare(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, tu
 
 
 def end_once(bootstrap: str, ids: dict[str, tuple[int, int]]) -> int:
-    """The error of one EndTxn, which a producer has sent while the disk is full."""
+    """The error of one EndTxn, sent by a producer while the disk is full."""
     with RawClient(bootstrap) as client:
         code: int = side(client, "open", ids).end(True).error_code
         return code
 
 
 def end_all(bootstrap: str, ids: dict[str, tuple[int, int]]) -> list[Any]:
-    """Commit what is open; returns the states of all."""
+    """Commit the open transactions; returns the states of all."""
     with RawClient(bootstrap) as client:
         each = side(client, "open", ids)
         assert each.settled(lambda: each.end(True)).error_code == ErrorCode.NONE
@@ -121,7 +121,7 @@ async def check(broker: Broker, ids: dict[str, tuple[int, int]]) -> None:
     for partition in range(PARTITIONS):
         log = log_of(broker, "t", partition)
         assert log.last_stable_offset == log.high_watermark
-        # A record and a marker, which is written again if that it was written could not be.
+        # A record and a marker; the marker is written twice if its completion could not be recorded.
         assert log.high_watermark in (2, 3)
 
 

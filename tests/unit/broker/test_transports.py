@@ -1,7 +1,7 @@
-"""A connection on any transport: the broker's own (with an epoll and without), asyncio's of TCP and others, and TLS,
-which is not its socket's bytes.
+"""A connection on any transport: the broker's own (with and without epoll), asyncio's of TCP and others, and TLS, whose
+bytes are not the socket's.
 
-TLS is anonymous here (no certificate), which is all that it takes to have a transport that encrypts.
+TLS is anonymous here (no certificate), which is enough for a transport that encrypts.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def tls(side: int) -> ssl.SSLContext:
 async def serving(
     transport: str, folder: Path, handle: Callable[[MetadataRequest, Call], Any]
 ) -> AsyncIterator[tuple[Server, Callable[[], Any]]]:
-    """Connections on that kind of transport, and how to open one."""
+    """Connections on this kind of transport, and a function that opens one."""
     loop = asyncio.get_running_loop()
     server = Server(
         {3: Api(MetadataRequest, 0, 13, handle)},
@@ -107,7 +107,7 @@ async def answer(reader: asyncio.StreamReader) -> tuple[int, MetadataResponse]:
 async def test_answers_of_all_sizes_arrive_whole_and_in_order(
     transport: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Requests of all sizes too; on a socket that encrypts, nothing goes past the transport."""
+    """Requests of all sizes too; on an encrypted socket, nothing bypasses the transport."""
     past = 0
     writev = os.writev
 
@@ -183,8 +183,8 @@ async def test_what_is_answered_is_sent_before_the_end(transport: str, tmp_path:
 
 
 class Bare:
-    """A transport of some other loop: of no class that asyncio knows, without a socket. It holds one write at most, and
-    says of all but each `slow`th from within `write` that it is rid of it, as a transport may."""
+    """A transport of some other loop, of a class that asyncio does not know, without a socket. It holds at most one
+    write, and for all but every `slow`th reports from within `write` that it has sent it, as a transport may."""
 
     def __init__(self, connection: ServerConnection, slow: int) -> None:
         self.connection = connection
@@ -249,7 +249,7 @@ async def test_a_transport_that_is_not_a_socket_is_given_a_piece_at_a_time(slow:
 
 
 async def test_a_large_frame_after_another_comes_to_where_it_belongs() -> None:
-    """Of its bytes the shared buffer holds few; a small frame is read with as many others as there are."""
+    """The shared buffer takes few of its bytes; a small frame is read together with as many others as there are."""
 
     def handle(request: MetadataRequest, call: Call) -> MetadataResponse:
         return MetadataResponse()
@@ -260,7 +260,7 @@ async def test_a_large_frame_after_another_comes_to_where_it_belongs() -> None:
         large, small = frame(1, *["t" * 10_000] * 100), frame(2, "t")
 
         def feed(data: bytes) -> list[int]:
-            """How large the buffers are into which it comes."""
+            """The sizes of the buffers into which the data is read."""
             sizes = []
             while data:
                 buffer = connection.get_buffer(-1)

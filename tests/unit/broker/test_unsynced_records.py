@@ -1,6 +1,6 @@
 """fsync=always: nothing is acknowledged or shown before it is durable, and every request is answered whatever happens.
 
-Each test holds the sync of the disk back, or lets it fail; with a disk that does as it is told no such bug shows.
+Each test delays the sync of the disk, or makes it fail; with a disk that behaves, no such bug shows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NOW = 1_700_000_000_000
 
 @pytest.fixture
 async def broker(tmp_path: Path, disk: HeldDisk) -> AsyncIterator[Broker]:
-    """A broker with two topics of one partition, on a disk that is held."""
+    """A broker with two topics of one partition, on a disk whose syncs are held."""
     async with brokers.running(tmp_path / "data", {"fsync": "always"}) as found:
         found.changes.create_topic("t", 1, {})
         found.changes.create_topic("u", 1, {})
@@ -123,7 +123,7 @@ async def test_records_without_acknowledgement_are_synced_too(broker: Broker, di
 
 
 async def test_a_produce_whose_topic_is_deleted_is_answered(broker: Broker, disk: HeldDisk) -> None:
-    """In one packet, so that the topic goes before the sync begins."""
+    """Sent in one packet, so that the topic is deleted before the sync begins."""
     asked, other = produce(broker), produce(broker, "u")
     parked = fetch(broker, max_wait_ms=600_000)
     deleted = Asked(broker, m.DeleteTopicsRequest([m.DeleteTopicState("t")], [], 20_000), 6)

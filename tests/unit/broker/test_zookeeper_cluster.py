@@ -1,4 +1,4 @@
-"""A broker among others, on a ZooKeeper in memory: what it follows, what it keeps, what it waits for."""
+"""A broker in a cluster, on a ZooKeeper in memory: what it follows, what it keeps, what it waits for."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_a_start_that_loses_its_connection_anywhere_succeeds(cluster: SimC
 
 
 async def started_with_a_loss(cluster: SimCluster, at: int, carries_out: bool) -> bool:
-    """Start a second broker, which loses its connection at one of its asks; whether it came to that one."""
+    """Start a second broker that loses its connection at a given request; returns whether it got that far."""
     broker, session = cluster.make(2)
     session.break_at, session.carries_out = at, carries_out
     await cluster.soon(broker.start())
@@ -89,7 +89,7 @@ async def started_with_a_loss(cluster: SimCluster, at: int, carries_out: bool) -
 
 
 async def test_an_added_partition_is_not_led_before_the_catalogue_has_it(cluster: SimCluster) -> None:
-    """A folder that the catalogue does not know is set aside at the next start, with what was acknowledged in it."""
+    """A folder that the catalogue does not know is set aside at the next start, with the acknowledged records in it."""
     disk = FaultyDisk()
     async with cluster.running(1, disk) as broker:
         await create(cluster, broker, "t", 1)
@@ -140,7 +140,7 @@ def cluster_states(broker: Broker, topic: str) -> dict[int, Any]:
 async def test_a_folder_of_a_deleted_topic_is_removed_before_the_next_of_that_name(
     cluster: SimCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the next start would finish the removal, and take the new topic's records for the old topic's."""
+    """Otherwise the next start would finish the removal, and take the new topic's records for the old topic's."""
     async with cluster.running(1) as broker:
         await create(cluster, broker, "t", 1)
         await stored(broker, "t", 0)
@@ -167,7 +167,7 @@ def stuck(topics: Any) -> Any:
 
 
 async def test_records_are_kept_when_an_older_tool_drops_the_topics_id(cluster: SimCluster) -> None:
-    """Kafka's tools of before 2.8 write a topic's registration without its id when they add partitions."""
+    """Kafka's tools before 2.8 write a topic's registration without its id when they add partitions."""
     async with cluster.running(1) as broker, cluster.running(2) as other:
         await cluster.until(lambda: len(broker.cluster.nodes) == 2)
         await create(cluster, broker, "t", 2)
@@ -214,7 +214,7 @@ def cluster_topics(broker: Broker) -> list[str]:
 
 
 async def test_a_state_that_cannot_be_understood_is_left_alone(cluster: SimCluster) -> None:
-    """The controller neither creates it again and again nor guesses; the partition is served on."""
+    """The controller neither keeps creating it nor guesses; the partition is still served."""
     async with cluster.running(1) as broker:
         await create(cluster, broker, "t", 2)
         await stored(broker, "t", 0)
@@ -256,7 +256,8 @@ async def test_a_broker_does_not_register_in_another_cluster(cluster: SimCluster
     ("first", "second"), [("log", "zookeeper"), ("zookeeper", "log"), ("log", None), (None, "log")]
 )
 async def test_all_brokers_keep_groups_in_one_place(cluster: SimCluster, first: str | None, second: str | None) -> None:
-    """Two that do not would coordinate the same groups, and each acknowledge commits that the other never learns."""
+    """Otherwise two brokers would coordinate the same groups, each acknowledging commits that the other never learns
+    of."""
 
     def settings(store: str | None) -> dict[str, Any]:
         return {} if store is None else {"group_coordinator_store": store, "offsets_topic_num_partitions": 1}
@@ -298,7 +299,7 @@ async def test_a_level_that_was_changed_is_that_of_all_brokers(cluster: SimClust
 
 
 async def test_a_level_is_changed_on_the_basis_of_the_newest(cluster: SimCluster) -> None:
-    """Two brokers change it at the same time: the second looks at what the first has written."""
+    """Two brokers change it at the same time: the second reads what the first has written."""
     async with cluster.running(1) as first, cluster.running(2) as second:
         seen: list[int] = []
 
@@ -327,7 +328,7 @@ async def test_a_level_that_is_not_known_changes_nothing(cluster: SimCluster, ca
 async def update(
     cluster: SimCluster, broker: Broker, change: int | Callable[[Mapping[str, int]], Mapping[str, int]]
 ) -> KafkaError | None:
-    """What a broker of the cluster says to a change of the level."""
+    """How a broker of the cluster answers a change of the level."""
     assert broker._zookeeper is not None
     told: list[KafkaError | None] = []
     rule = change if callable(change) else lambda levels: {"transaction.version": change}
@@ -374,7 +375,7 @@ async def test_an_id_that_stays_taken_ends_the_start(cluster: SimCluster, monkey
 async def test_an_id_whose_session_ends_is_taken_over(
     cluster: SimCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A broker that was killed and is started again finds its own former registration."""
+    """A broker that was killed finds its own former registration when it is started again."""
     monkeypatch.setattr(follower, "RETRY_TAKEN_S", 0.001)
     caplog.set_level(logging.INFO)
 
@@ -388,7 +389,7 @@ async def test_an_id_whose_session_ends_is_taken_over(
         cluster.zookeeper.do(former, Create("/brokers/ids/1", registration.encode(), ephemeral=True))
         broker, _ = cluster.make(1)
         starting = asyncio.ensure_future(broker.start())
-        # Not before: while the broker opens its folder, as long as that takes, ZooKeeper's time passes.
+        # Not before: ZooKeeper's time passes while the broker opens its folder, however long that takes.
         await cluster.until(lambda: waiting() or starting.done())
         cluster.zookeeper.cut(former)
         await cluster.soon(starting)
@@ -435,7 +436,7 @@ async def test_fetches_that_wait_are_answered_when_the_leader_has_moved(cluster:
 
 
 def give_away(cluster: SimCluster, topic: str) -> None:
-    """Have another broker lead the only partition of a topic."""
+    """Make another broker the leader of the only partition of a topic."""
     registration = BrokerRegistration(2, (BrokerEndpoint("PLAINTEXT", "host", 9092),), 0)
     cluster.do(Create("/brokers/ids/2", registration.encode(), ephemeral=True))
     registered, _ = cluster.do(GetData(topic_path(topic)))
@@ -556,7 +557,7 @@ async def test_each_group_has_one_coordinator_and_its_commits_come_back_with_it(
         async with cluster.running(2, group_coordinator_store="log") as two:
             await cluster.until(lambda: all_led(two, GROUP_METADATA_TOPIC, 4) and not two.groups.runtime.is_loading)
             assert [await committed(two, name) for name in theirs] == [(0, 7)] * len(theirs)
-            # The offsets of a deleted topic go, and with their own topic all groups.
+            # The offsets of a deleted topic are removed, and all groups with their own topic.
             assert (await delete(cluster, one, "t")).error_code == 0
             await cluster.until(lambda: not two.topics.partition_count("t"))
             assert [await committed(two, name) for name in theirs] == [(0, -1)] * len(theirs)
@@ -574,7 +575,7 @@ async def test_each_group_has_one_coordinator_and_its_commits_come_back_with_it(
 async def test_partitions_added_to_the_topic_of_groups_leave_no_group_without_a_coordinator(
     cluster: SimCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By hand, or an old tool: the broker that leads none of them has to count them too."""
+    """By hand, or by an old tool: the broker that leads none of them has to count them too."""
     async with (
         cluster.running(1, group_coordinator_store="log") as one,
         cluster.running(2, group_coordinator_store="log") as two,

@@ -1,5 +1,5 @@
-"""Commands about all brokers of a cluster in which one is frozen or down: they print what the others answer, name the
-broker, and exit with 1."""
+"""Commands about all brokers of a cluster in which one is frozen or down: they print the other brokers' answers, name
+the broker, and exit with 1."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
 
 
 async def code_of(world: World, *words: str) -> int:
-    """The exit code of a command that has the answers of broker 1."""
+    """The exit code of a command that got the answers of broker 1."""
     for world.limit_ms in LIMITS_MS:
         limit = ["--timeout-ms", str(world.limit_ms), "--log-level", "ERROR"]
         with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:

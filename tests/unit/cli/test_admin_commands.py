@@ -73,7 +73,7 @@ MANY_DIGITS = "9" * 5_000
     ],
 )
 def test_a_command_line_that_makes_no_sense(capsys, monkeypatch, words: str, sentence: str):
-    """It is told before anything is connected."""
+    """It is reported before any connection is made."""
     monkeypatch.setattr("muster.client.net.driver.Driver.dispatch", lambda *_: pytest.fail("it has begun to connect"))
     assert command.main([*words.split(), *NOWHERE]) == 1
     told = capsys.readouterr()
@@ -119,7 +119,7 @@ def test_options_that_exclude_each_other(capsys, words: str):
     ],
 )
 def test_which_readers_want_records_that_are_there(words: str, chosen: bool):
-    """If these are gone before they are read, such a reader does not go to the end."""
+    """If they are removed before they are read, such a reader does not reach the end."""
     parser = argparse.ArgumentParser()
     reading_range.add_range(parser)
     assert reading_range.chooses_beginning(parser.parse_args(words.split())) is chosen

@@ -1,4 +1,4 @@
-"""Questions before what cannot be undone: asked of people, not of scripts."""
+"""Confirmation before an operation that cannot be undone: asked of people, not of scripts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from muster.errors import MusterError
 
 
 class Terminal(io.StringIO):
-    """Where a person types."""
+    """A terminal at which a person types."""
 
     def isatty(self) -> bool:
         return True

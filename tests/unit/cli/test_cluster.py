@@ -1,4 +1,4 @@
-"""How `muster cluster up` takes signals. What it starts is in tests/integration/local."""
+"""How `muster cluster up` handles signals. tests/integration/local tests what it starts."""
 
 from __future__ import annotations
 

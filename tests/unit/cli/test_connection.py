@@ -1,4 +1,4 @@
-"""Where a command's cluster is and how it is reached: the file of `--command-config`, `-o` and `--bootstrap`."""
+"""Which cluster a command uses and how it connects: the file of `--command-config`, `-o` and `--bootstrap`."""
 
 import argparse
 import logging

@@ -1,4 +1,4 @@
-"""`muster coordinator`: what its command line means, and what it refuses in a sentence before anything is started."""
+"""`muster coordinator`: what its command line means, and what it refuses with an error before anything is started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `muster demo` says before it starts anything, in a sentence each."""
+"""The one-sentence errors of `muster demo` before it starts anything."""
 
 from __future__ import annotations
 

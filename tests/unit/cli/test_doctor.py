@@ -1,4 +1,4 @@
-"""`muster doctor` on a folder: tables, JSON and a page, and bad input in one sentence."""
+"""`muster doctor` on a folder: tables, JSON and a page; bad input gets a one-sentence error."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GROUP = "crash-java-range.g"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A data directory with what a recorded scenario left."""
+    """A data directory with the output of a recorded scenario."""
     kept = json.loads(gzip.decompress((CORPUS / "crash-java-range.json.gz").read_bytes()))
     batches: dict[int, bytearray] = {}
     for partition, offset, timestamp, epoch, key, value, *_ in kept["records"]:

@@ -1,4 +1,4 @@
-"""Tables of groups, to the space as Kafka 4.2's kafka-consumer-groups.sh prints them."""
+"""Tables of groups, with the same spacing as Kafka 4.2's kafka-consumer-groups.sh prints them."""
 
 from muster.cli.administer import group_tables
 from muster.client.core.admin.admin import GroupDescription, GroupListing, MemberDescription

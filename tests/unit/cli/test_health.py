@@ -1,4 +1,4 @@
-"""What counts as a cluster that is well, and how it is told."""
+"""When a cluster counts as healthy, and how the command reports it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from muster.errors import ErrorCode, KafkaError
 
 
 def topic(*parts: tuple[int, list[int], list[int]], name: str = "t") -> TopicDescription:
-    """Partitions by leader, replicas and those in sync."""
+    """Partitions with leader, replicas and in-sync replicas."""
     found = [PartitionDescription(n, leader, 0, replicas, isr) for n, (leader, replicas, isr) in enumerate(parts)]
     return TopicDescription(name, bytes(16), False, found)
 

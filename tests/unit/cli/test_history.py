@@ -1,4 +1,4 @@
-"""What `muster history` says before it starts Spark, in a sentence each."""
+"""The one-sentence errors of `muster history` before it starts Spark."""
 
 from __future__ import annotations
 

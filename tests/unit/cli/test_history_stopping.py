@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end `muster history` in good order, also while Spark starts, and where they reach Java as well."""
+"""Ctrl-C and SIGTERM stop `muster history` cleanly, also while Spark starts, and if they reach Java as well."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ NUMBERS = [signal.SIGINT, signal.SIGTERM]
 
 
 class Session:
-    """A Spark session that takes Ctrl-C for itself as it begins, as Spark's does. If it fails, its Java is gone."""
+    """A Spark session that installs its own Ctrl-C handler as it starts, as Spark's does. If it fails, its Java is
+    gone."""
 
     def __init__(self, numbers: list[signal.Signals], *, fails: bool) -> None:
         self.stopped = False
@@ -36,7 +37,8 @@ class Session:
 
 
 class Query:
-    """One that goes on until it is stopped; a signal comes while it is waited for, and may end it by an error."""
+    """A query that runs until it is stopped; a signal arrives while the job waits for it, and may end it with an
+    error."""
 
     def __init__(self, number: signal.Signals | None, *, fails: bool) -> None:
         self.stopped = False
@@ -57,7 +59,7 @@ class Query:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch):
-    """Runs the command with such a session, and such a query if it gets that far; the signals come from the test."""
+    """Runs the command with such a session, and such a query if it gets that far; the test sends the signals."""
 
     def run(
         early: list[signal.Signals], late: signal.Signals | None = signal.SIGINT, *, fails: bool = False, code: int = 0
@@ -92,13 +94,13 @@ def asked(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.interpreted
 @pytest.mark.parametrize("number", NUMBERS)
 def test_a_signal_while_the_session_begins(asked, number):
-    sessions, queries = asked([signal.SIGINT, number])  # SIGTERM alone would end the tests, were it not taken
+    sessions, queries = asked([signal.SIGINT, number])  # SIGTERM alone would end the tests if it were not handled
     assert [session.stopped for session in sessions] == [True]
     assert queries == []
 
 
 class Begun:
-    """What the job is begun with; a signal comes while the cluster is asked, if one is to."""
+    """The job's arguments; a signal arrives while the cluster is being asked, if the test wants one."""
 
     def __init__(self, number: signal.Signals | None = None) -> None:
         self.told: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""The command line: sentences instead of tracebacks."""
+"""The command line: one-sentence errors instead of tracebacks."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_ctrl_c_amid_the_imports_is_no_traceback(tmp_path: Path):
 
 @pytest.mark.parametrize("redirection", ["<&-", ">&-"])
 def test_a_closed_stream_is_told_in_a_sentence(redirection: str):
-    """As a shell's `<&-` and `>&-` leave it."""
+    """As after a shell's `<&-` and `>&-`."""
     command = {"<&-": "produce t", ">&-": "consume t"}[redirection]
     shell = f"exec {sys.executable} -m muster {command} --bootstrap 127.0.0.1:1 {redirection}"
     done = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, timeout=300, check=False)
@@ -93,7 +93,8 @@ def test_a_closed_stream_is_told_in_a_sentence(redirection: str):
 def test_a_closed_input_is_told_before_anything_is_connected(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    """The sequence: the producer's thread finds no broker and says so; then the input turns out to be closed."""
+    """The sequence: the producer's thread finds no broker and reports it; then standard input turns out to be
+    closed."""
     monkeypatch.setattr("sys.stdin", None)
     monkeypatch.setattr("muster.cli.stream.produce.Producer.start", lambda _: pytest.fail("it has begun to connect"))
     assert command.main(["produce", "t", "--bootstrap", "127.0.0.1:1"]) == 1
@@ -124,7 +125,7 @@ def test_a_consumer_that_watches_without_kazoo_says_what_to_install():
 
 @pytest.mark.parametrize("name", ["serve", "test-broker"])
 def test_a_broker_alone_imports_only_what_it_runs(name: str, tmp_path: Path):
-    """Its start is mostly imports."""
+    """Most of its startup time is spent on imports."""
     program = [
         sys.executable,
         "-X",
@@ -148,7 +149,7 @@ def test_a_broker_alone_imports_only_what_it_runs(name: str, tmp_path: Path):
 
 
 def test_a_shell_completes_commands_and_options():
-    """As a user has it: bash reads the script, and is asked what may follow."""
+    """As for a user: bash reads the script, and is asked for completions."""
     script = run("completion", "bash").stdout
     ask = f"""{script}
 COMP_WORDS=(muster top); COMP_CWORD=1; COMP_LINE="muster top"; _shtab_muster; echo "${{COMPREPLY[@]}}"

@@ -1,4 +1,4 @@
-"""How `muster consume` writes: it knows to the record what has gone out when writing ends before its time."""
+"""How `muster consume` writes: it knows to the record what was written when writing ends early."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from muster.model import ConsumerRecord, TopicPartition
 
 
 def records(count: int, size: int = 100) -> list[ConsumerRecord]:
-    """Records of two partitions in turn, each with a value of this size."""
+    """Records of two partitions, alternating, each with a value of this size."""
     return [ConsumerRecord("t", number % 2, number // 2, 0, 0, None, b"%d" % number * size) for number in range(count)]
 
 
@@ -44,7 +44,7 @@ def pipe() -> Iterator[tuple[int, BinaryIO]]:
 
 
 def counted(reading: int) -> dict[TopicPartition, int]:
-    """What a reader that takes all there is finds in the pipe, as offsets to go on from."""
+    """What a reader of the whole pipe finds in it, as offsets from which to continue."""
     with os.fdopen(reading, "rb") as stream:
         lines = stream.read().count(b"\n")
     return {TopicPartition("t", p): last for p in (0, 1) if (last := (lines + 1 - p) // 2)}
@@ -106,7 +106,7 @@ def test_an_interrupt_during_a_write_waits_until_it_is_counted(pipe: tuple[int, 
     reading, stream = pipe
 
     class Interrupting:
-        """A stream during whose write a signal comes."""
+        """A stream during whose write a signal arrives."""
 
         def fileno(self) -> int:
             return stream.fileno()
@@ -155,7 +155,7 @@ def test_an_interrupt_ends_a_write_whose_reader_does_not_read(pipe: tuple[int, B
 
 
 def test_the_third_interrupt_has_nothing_to_end() -> None:
-    """The first two may come at any place of the command, where `main` and `__main__` take one each."""
+    """The first two may arrive anywhere in the command; `main` and `__main__` catch one each."""
     output = RecordOutput(io.BytesIO(), text)
     for number in (signal.SIGTERM, signal.SIGINT):
         with pytest.raises(KeyboardInterrupt) as raised:
@@ -165,7 +165,7 @@ def test_the_third_interrupt_has_nothing_to_end() -> None:
 
 
 def test_an_interrupt_that_python_dropped_ends_the_reading_later() -> None:
-    """As it does with one that is raised in a callback of a weak reference."""
+    """Python drops one that is raised in a callback of a weak reference."""
     output = RecordOutput(io.BytesIO(), text)
     output.check_interrupts()
     with contextlib.suppress(KeyboardInterrupt):
@@ -190,9 +190,9 @@ def test_a_command_that_fails_after_a_dropped_interrupt_says_that_it_was_interru
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_exit_code_says_how_it_ended_however_often_it_is_told(number: signal.Signals) -> None:
-    """Signals that follow each other closely: a wrapper passes on what the terminal has sent to both."""
+    """Signals in quick succession: a wrapper forwards what the terminal has sent to both."""
     program = "import signal, sys\n"
-    program += "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # which a shell may have had ignored
+    program += "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # which a shell may have set to be ignored
     program += "sys.argv = ['muster', 'consume', 't', '--group', 'g', '--bootstrap', '127.0.0.1:1']\n"
     program += "from muster.__main__ import main\nsys.exit(main())"
     with subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True) as process:

@@ -1,4 +1,4 @@
-"""The pages name the commands and options that there are."""
+"""The pages name only commands and options that exist."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_page_of_commands_is_up_to_date() -> None:
 
 
 def command_lines(text: str) -> Iterator[str]:
-    """What a page has in code that is a command: behind `muster`, or by itself where more follows."""
+    """The commands in a page's code: after `muster`, or a command with arguments without it."""
     for block in re.findall(r"^ *```\w*\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL):
         for line in block.splitlines():
             yield from re.findall(r"(?:^|[$|] )muster ([a-z][^|>&#]*)", line)
@@ -43,7 +43,7 @@ def command_lines(text: str) -> Iterator[str]:
 
 
 def faults(line: str) -> list[str]:
-    """What a command line has that no command takes."""
+    """The parts of a command line that no command accepts."""
     words = line.split()
     if words[0].startswith(("-", "COMMAND")):
         return []
@@ -81,7 +81,7 @@ def test_commands_are_looked_for_on_the_pages() -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors that GitHub gives to a page's headings."""
+    """The anchors that GitHub generates for a page's headings."""
     prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     shown = (
         re.sub(r"\[([^]]*)]\([^)]*\)", r"\1", heading) for heading in re.findall(r"^#+ (.*)$", prose, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Where groups go on: each form over the facts of a partition, the partitions that are named, plans as CSV."""
+"""Where groups continue: each form with the facts of a partition, the selected partitions, plans as CSV."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_plan_of_several_groups() -> None:
     text = reset_plan.as_csv(plan, with_group=True)
     assert text == 'g,t,0,5\n"a,b",t,0,6\n'
     assert reset_plan.from_csv(text, ["g", "a,b"], "f") == {"g": {PLACE: 5}, "a,b": {PLACE: 6}}
-    # Kafka's tool also reads lines with a group where one group is named.
+    # Kafka's tool also reads lines with a group if only one group is given.
     assert reset_plan.from_csv(text, ["g"], "f")["g"] == {PLACE: 5}
 
 

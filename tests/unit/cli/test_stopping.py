@@ -1,4 +1,4 @@
-"""A server that is told to stop while it starts."""
+"""A server that gets a signal to stop while it starts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from muster.errors import MusterError
 
 
 class Starting(GroupServer):
-    """A shell whose start waits until it is told how it ends."""
+    """A shell whose start waits until the test decides how it ends."""
 
     def __init__(self) -> None:
         super().__init__(BrokerConfig())

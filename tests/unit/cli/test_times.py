@@ -41,7 +41,7 @@ def test_points_in_time(text: str, expected: int) -> None:
         "2013-06-31T00:00",
         "2013-06-13T24:00:00.000",
         "2013-06-13 14:00",
-        "2013-06-13T14:00:00.5",  # Kafka's tools take it for 5 ms
+        "2013-06-13T14:00:00.5",  # Kafka's tools read it as 5 ms
         "2013-06-13T14",
         "20130613",
         "2013-W24-4",

@@ -1,4 +1,4 @@
-"""What the tests of clients share here: a broker for each file, and a topic with a group for each test."""
+"""What the tests of clients share: a broker for each file, and a topic with a group for each test."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ def world(bootstrap: str) -> Iterator[World]:
 
 @pytest.fixture
 def one_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new connection is not looked at again after a second, when all that no timer of its own wakes would be seen."""
+    """A new connection is not checked again after a second: that check would hide missing timers."""
     for module in (connection, driver):
         monkeypatch.setattr(module, "SLOW_MS", 60_000)

@@ -1,4 +1,4 @@
-"""Batches while they wait, and what is expected of their compression."""
+"""Batches while they wait, and the estimates of their compression."""
 
 from collections import deque
 
@@ -18,7 +18,7 @@ def record(size):
 
 
 def test_bytes_that_may_be_on_their_way_are_left_alone():
-    """The socket still holds the former attempt when the batch is numbered anew."""
+    """The socket still holds the previous attempt when the batch gets a new sequence."""
     made = Accumulator(1_000, Compression.NONE)
     made.append(PLACE, record(10), 0)
     batch = made.queues[PLACE][0]
@@ -33,7 +33,8 @@ def test_bytes_that_may_be_on_their_way_are_left_alone():
 
 
 def test_worse_compression_is_expected_at_once_and_better_slowly():
-    """As Java's producer does: a batch that turns out too large costs a round trip, one too small nothing."""
+    """Like Java's producer: a batch that turns out too large costs a round trip, one that is too small costs
+    nothing."""
     ratio = CompressionRatio()
     seen = []
     for observed in (0.2, 0.2, 1.5, 1.52, 1.0):
@@ -63,7 +64,7 @@ def test_a_topic_whose_batch_was_too_large_is_taken_for_incompressible():
 
 
 def test_what_compression_does_is_measured_without_the_header():
-    """The header is not compressed: to count it in would make small batches look incompressible."""
+    """The header is not compressed: counting it would make small batches look incompressible."""
     made = Accumulator(1_000, Compression.GZIP)
     made.append(PLACE, record(900), 0)
     batch = made.queues[PLACE][0]

@@ -1,4 +1,4 @@
-"""What an admin client's requests look like and what it makes of answers, without a broker."""
+"""How an admin client builds its requests and reads the answers, without a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands behind the faces, without a broker: outcomes of records, the consumer's pump, marks on what was taken."""
+"""The parts behind the faces, without a broker: outcomes of records, the consumer's pump, marks on what was taken."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def completed(**more: Any) -> list[tuple[Any, RecordMetadata | None, MusterError
     [(7, -1, [(7, 10), (8, 20)]), (7, 99, [(7, 99), (8, 99)]), (-1, -1, [(-1, 10), (-1, 20)])],
 )
 def test_each_record_is_told_its_own_place_and_time(base: int, appended: int, places: list[tuple[int, int]]) -> None:
-    """The time is the broker's where it sets one; without an offset (acks=0, forgotten duplicates) none is made up."""
+    """The time is the broker's if it sets one; without an offset (acks=0, forgotten duplicates) none is made up."""
     told = completed(base_offset=base, log_append_time_ms=appended)
     assert [(found.offset, found.timestamp) for _, found, _ in told if found is not None] == places
 

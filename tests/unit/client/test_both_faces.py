@@ -1,4 +1,4 @@
-"""What holds for the blocking and the asyncio face of every client alike."""
+"""What the blocking and the asyncio face of every client have in common."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Requests to all brokers, coordinators or leaders, one of which is frozen or down: what the others answer is kept, and
-the error names the broker."""
+"""Requests to all brokers, coordinators or leaders, one of which is frozen or down: the other answers are kept, and the
+error names the broker."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def admin_of(world: World) -> AsyncIterator[AsyncAdmin]:
         asyncio.timeout(1_000),
         AsyncAdmin(bootstrap_servers=world.first.bootstrap, default_api_timeout_ms=LIMIT_MS) as admin,
     ):
-        await admin.list_offsets({PLACES[0]: -1})  # now broker 1 has a connection, and answers what any broker may
+        await admin.list_offsets({PLACES[0]: -1})  # now broker 1 has a connection, and answers what any broker could
         yield admin
 
 

@@ -1,4 +1,4 @@
-"""The judge of the chaos can fail: each kind of loss, repetition and disorder is seen, and nothing else is."""
+"""The judge of the chaos test can fail: each kind of loss, repetition and disorder is reported, and nothing else is."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 def good() -> Facts:
-    """A run in which all went well: member 2 began again where member 1 was not committed."""
+    """A run in which everything went well: member 2 continued where member 1 had not committed."""
     log = {ZERO: [(0, "a:0"), (1, "b:0"), (3, "a:2")], ONE: [(0, "a:1"), (1, "b:1")]}
     written = {value: RecordMetadata(*place, offset, 0) for place, rows in log.items() for offset, value in rows}
     runs = [(ZERO, log[ZERO][:2]), (ONE, [*log[ONE]]), (ZERO, log[ZERO][1:])]
@@ -57,12 +57,13 @@ def test_what_is_wrong_is_told(wrong):
 
 
 def of_epoch(rows: Rows, epoch: int) -> Rows:
-    """What one leader wrote."""
+    """The records that one leader wrote."""
     return [(offset, f"{value}@{epoch}") for offset, value in rows]
 
 
 def lossy() -> Facts:
-    """The leader of epoch 1 was lost with all from offset 1 on: `b:0` is written again where it was, `c:0` is not."""
+    """The leader of epoch 1 was lost with everything from offset 1 on: `b:0` is written again at its offset, `c:0` is
+    not."""
     facts = good()
     facts.log = {ZERO: [(0, "a:0@1"), *of_epoch(facts.log[ZERO][1:], 2)], ONE: of_epoch(facts.log[ONE], 1)}
     before: Rows = [(1, "b:0@1"), (2, "c:0@1")]

@@ -1,4 +1,4 @@
-"""Commits: order, retries, the generation's fence, and how each error is taken."""
+"""Commits: order, retries, the check of the generation, and how each error is handled."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_an_answer_that_leaves_a_partition_out_is_no_success(member):
 
 
 def test_a_member_may_commit_what_it_was_not_assigned(member):
-    """As with Kafka's own client: the group checks the generation, not who owns what (J7)."""
+    """Like Kafka's own client: the group checks the generation, not who owns what (J7)."""
     outcome = member.commit({"other-7": 5})
     request = member.accept_commit()
     assert request.generation_id_or_member_epoch == 1
@@ -180,7 +180,7 @@ def test_an_expelled_member_is_told_and_starts_over(member, code, member_id):
 
 
 def test_an_error_about_an_older_generation_only_says_to_poll(member):
-    """The commit is under way; the member begins to join anew; the old generation's commit is refused."""
+    """The commit is in flight; the member begins to rejoin; the old generation's commit is refused."""
     outcome = member.commit({"flights-0": 1}, until=member.now + 60_000)
     member.core.enforce_rebalance("")
     member.turn()
@@ -260,7 +260,7 @@ def test_a_failure_that_is_known_at_once_is_still_told_in_order(member):
 
 
 def test_nothing_is_sent_behind_a_commit_that_may_be_tried_again(member):
-    """Or its retry would put back what the later one has moved on."""
+    """Otherwise its retry would undo what the later one has advanced."""
     first = member.commit({"flights-0": 1}, until=member.now + 1_000)
     second = member.commit({"flights-0": 2})
     member.accept_commit(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -272,7 +272,8 @@ def test_nothing_is_sent_behind_a_commit_that_may_be_tried_again(member):
     assert second == [None]
 
 
-# --- the fence -------------------------------------------------------------------------------------------------------
+# --- the check of the generation
+# -------------------------------------------------------------------------------------------------------
 
 
 def test_a_partition_lost_and_regained_is_not_committed_for_its_former_ownership(member):
@@ -301,11 +302,12 @@ def regain(member):
 
 
 def test_a_commit_that_waited_behind_another_is_not_sent_under_a_later_generation(member):
-    """The partitions were lost meanwhile: whoever had them may be farther, and the broker would take it."""
+    """The partitions were lost meanwhile: their new owner may be further ahead, and the broker would accept the
+    commit."""
     first = member.commit({"flights-0": 1}, until=member.now + 60_000)
     second = member.commit({"flights-0": 2})
     regain(member)
-    member.accept_commit(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)  # of the first generation: asked before all this
+    member.accept_commit(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)  # of the first generation: sent before all this
     member.tick(1_000)
     assert member.sent(m.OffsetCommitRequest) == []
     for [error] in (first, second):
@@ -330,7 +332,7 @@ def test_a_commit_of_what_was_kept_is_tried_again_under_a_later_generation():
 
 
 def test_a_commit_that_waited_is_not_sent_without_a_generation_once_the_member_has_left(member):
-    """A group that has no members left would take it, though all that was after it was said in a generation."""
+    """A group without members would accept it, although everything committed after it belonged to a generation."""
     member.commit({"flights-0": 1}, until=member.now + 60_000)
     second = member.commit({"flights-0": 2})
     member.core.unsubscribe(member.now, lambda: None, "for the test")
@@ -376,7 +378,7 @@ def test_auto_commit_that_failed_is_tried_again_soon():
 
 @pytest.mark.parametrize("kind", [m.OffsetCommitRequest, m.OffsetFetchRequest])
 def test_a_topic_id_that_nobody_knows_any_more_is_asked_for_anew(member, kind):
-    """The topic was deleted and made anew under its name: without new metadata the old id would be sent for ever."""
+    """The topic was deleted and created again with its name: without new metadata the old id would be sent forever."""
     member.auto.discard(m.OffsetFetchRequest)
     member.auto.discard(m.MetadataRequest)
     until = member.now + 5_000
@@ -448,7 +450,7 @@ def test_a_commit_that_may_be_tried_again_waits_for_those_before_it(member):
 
 
 def test_a_commit_that_is_accepted_says_that_its_coordinator_lives():
-    """The next one that is lost is looked up at once: it may just have moved."""
+    """If it is lost again, it is looked up at once: it may just have moved."""
     consumer = by_hand()
     for _ in range(3):
         consumer.core.group.lookup.mark_dead("test", consumer.now)

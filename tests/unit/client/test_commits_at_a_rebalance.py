@@ -42,7 +42,7 @@ def test_that_commit_is_tried_again_until_the_rebalance_is_out_of_time():
 
 
 def test_that_commit_is_waited_for_no_longer_though_it_is_not_answered():
-    """Where request_timeout_ms is longer than the rebalance may take."""
+    """If request_timeout_ms is longer than the rebalance may take."""
     consumer = stable_member(auto_commit_interval_ms=10**9, max_poll_interval_ms=6_000, enable_auto_commit=True)
     consumer.rebalance()
     assert len(consumer.sent(OffsetCommitRequest)) == 1
@@ -55,7 +55,7 @@ def test_that_commit_is_waited_for_no_longer_though_it_is_not_answered():
     assert consumer.now - start == pytest.approx(6_000, abs=100)
     assert consumer.finish_callback()[0] == "revoked"
     assert len(consumer.sent(JoinGroupRequest)) == 1
-    consumer.accept_commit()  # too late to mean anything
+    consumer.accept_commit()  # too late to matter
     assert len(consumer.sent(JoinGroupRequest)) == 1
 
 
@@ -68,7 +68,7 @@ def test_a_commit_that_cannot_be_does_not_hold_the_join_up():
 
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID])
 def test_offsets_of_a_topic_that_was_deleted_do_not_hold_the_join_up(code):
-    """H6: the leader sees that partitions are gone. Their offsets can never be committed; the others' have been."""
+    """H6: the leader sees that partitions are gone. Their offsets can never be committed; the others have been."""
     consumer = ConsumerHarness(auto_commit_interval_ms=10**9, metadata_max_age_ms=10_000, heartbeat_interval_ms=40_000)
     consumer.topics["airports"] = 1
     consumer.subscribe("flights", "airports")
@@ -100,7 +100,7 @@ def test_a_topic_that_only_the_coordinator_does_not_know_is_waited_for():
     ],
 )
 def test_a_rebalance_that_waits_for_a_commit_says_so_once(owned, gone):
-    """As with Java's client it waits for `max_poll_interval_ms`, because the topic was created again with fewer
+    """Like Java's client, it waits for `max_poll_interval_ms`, because the topic was created again with fewer
     partitions. That is five minutes by default."""
     consumer = ConsumerHarness(auto_commit_interval_ms=10**9, metadata_max_age_ms=500, heartbeat_interval_ms=40_000)
     consumer.topics["airports"] = 3
@@ -128,7 +128,7 @@ def test_a_cooperative_member_commits_what_it_releases():
     )
     consumer.rebalance()
     consumer.accept_commit()
-    consumer.core.subscription.seek(tp("flights-3"), 9)  # it reads on while the others join
+    consumer.core.subscription.seek(tp("flights-3"), 9)  # it continues reading while the others join
     consumer.let_in("flights-0 flights-1", 2, others={"m2": Subscription(["flights"])})
     assert consumer.events == []
     request = consumer.accept_commit()
@@ -138,7 +138,7 @@ def test_a_cooperative_member_commits_what_it_releases():
 
 
 def test_a_cooperative_member_hands_nothing_out_of_what_it_gives_up_while_that_is_being_committed():
-    """It subscribes to less. Records handed out after the commit would be handled again by the next owner."""
+    """It subscribes to less. The next owner would handle records again that were handed out after the commit."""
     consumer = ConsumerHarness(auto_commit_interval_ms=10**9, partition_assignment_strategy="cooperative-sticky")
     consumer.topics["delays"] = 1
     consumer.subscribe("flights", "delays")
@@ -153,7 +153,8 @@ def test_a_cooperative_member_hands_nothing_out_of_what_it_gives_up_while_that_i
 
 
 def test_what_is_given_up_by_subscribing_anew_amid_that_commit_is_committed_too():
-    """The user wants other topics while the commit for the last change is under way, and was handed records since."""
+    """The user changes the subscription while the commit for the last change is in flight, and has been handed records
+    since."""
     consumer = ConsumerHarness(auto_commit_interval_ms=10**9, partition_assignment_strategy="cooperative-sticky")
     consumer.topics["delays"] = 1
     consumer.subscribe("flights", "delays")

@@ -1,4 +1,4 @@
-"""Reading what was committed: versions, retries, errors, and answers for a former ownership."""
+"""Reading committed offsets: versions, retries, errors, and answers for a former ownership."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_reading_ends_with_its_time():
 
 
 def test_the_answer_for_a_former_ownership_is_dropped():
-    """The offset is asked for; the partition is lost and comes back; the old answer arrives after the new question."""
+    """The offset is requested; the partition is lost and comes back; the old answer arrives after the new request."""
     consumer = ConsumerHarness(enable_auto_commit=False, listening=False)
     consumer.auto.discard(m.OffsetFetchRequest)
     consumer.subscribe()
@@ -104,8 +104,8 @@ def test_the_answer_for_a_former_ownership_is_dropped():
 
 
 def test_the_answer_for_a_former_ownership_is_dropped_while_the_listener_is_told_of_the_new_one():
-    """Nothing new has been asked yet: the listener may seek. The coordinator has moved meanwhile, so that the answer of
-    the old one comes after those of the new one."""
+    """Nothing new has been requested yet: the listener may seek. The coordinator has moved meanwhile, so that the
+    answer of the old one comes after those of the new one."""
     consumer = ConsumerHarness(enable_auto_commit=False)
     consumer.auto.discard(m.OffsetFetchRequest)
     consumer.stable("flights-0")
@@ -129,7 +129,7 @@ def committed_at(offset):
 
 
 def forget_flights(consumer):
-    """The topic is deleted, and the metadata learns it."""
+    """The topic is deleted, and the metadata reports it."""
     del consumer.topics["flights"]
     consumer.core.metadata.request_update(consumer.now)
     consumer.tick(1_000)
@@ -137,7 +137,7 @@ def forget_flights(consumer):
 
 
 def test_an_answer_that_names_a_topic_by_its_former_id_is_understood():
-    """The topic is asked for by its id; it is deleted; the answer names an id that the metadata has forgotten."""
+    """The topic is requested by its id; it is deleted; the answer names an id that the metadata has forgotten."""
     consumer = by_hand()
     consumer.auto -= {m.OffsetFetchRequest, m.OffsetCommitRequest}
     consumer.pending.clear()

@@ -1,4 +1,4 @@
-"""Settings: names, text values, and what has to agree."""
+"""Settings: names, text values, and which values must agree."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""When the driver connects, to which broker, and when it lets go: by a clock that the tests move."""
+"""When the driver connects, to which broker, and when it disconnects: with a clock that the tests move."""
 
 import asyncio
 import gc
@@ -27,7 +27,7 @@ NOW = 10_000
 
 
 class Still(Driver):
-    """A driver whose clock stands still."""
+    """A driver whose clock does not run."""
 
     time = NOW
 
@@ -88,7 +88,7 @@ async def test_a_client_that_is_closed_while_it_waits_to_connect_says_nothing_of
 
 
 async def test_a_connection_that_ends_is_no_failure_to_connect(caplog):
-    """Brokers close idle connections and restart: no warning, and the metadata is asked for whether leaders moved."""
+    """Brokers close idle connections and restart: no warning, and a metadata request checks whether leaders moved."""
     async with scripted(answered, known=1) as (_, made):
         await made.ask(m.HeartbeatRequest(), 1)
         seen = made.metadata.version
@@ -96,17 +96,19 @@ async def test_a_connection_that_ends_is_no_failure_to_connect(caplog):
         await asyncio.sleep(0.05)
         with caplog.at_level(logging.INFO, "muster.client"):
             for link in list(made.driver._connections.values()):
-                link._transport.abort()  # as if the broker had: nothing was under way
+                link._transport.abort()  # as if the broker had done so: nothing was in flight
             assert await waiting
         assert said(caplog, "muster.client", logging.WARNING) == []
         assert any("ended" in record.message for record in caplog.records)
 
 
-# --- brokers that do not tell their versions --------------------------------------------------------------------------
+# --- brokers that do not report their versions
+# --------------------------------------------------------------------------
 
 
 async def ancient(peer, server, known_versions):
-    """Kafka before 0.10: closes the connection of a client that sends what it does not know, ApiVersions among it."""
+    """Kafka before 0.10: closes the connection of a client that sends a request it does not know, ApiVersions
+    included."""
     while True:
         request = await peer.read()
         known_versions.append((peer.number, type(request).__name__, peer.header.request_api_version))
@@ -134,7 +136,7 @@ async def test_without_the_setting_it_is_a_failure_like_any_other():
 
 
 async def test_a_newer_broker_that_was_only_starting_is_asked_again():
-    """It closes the connection at its first question, and later one that speaks as to an old broker."""
+    """It closes the connection at its first request, and later one on which the client treats it as an old broker."""
     server = ScriptedServer(lambda peer: asyncio.sleep(0))
 
     async def starting(peer):
@@ -171,7 +173,7 @@ EQUAL = [("untried", "moved"), ("may retry", "may retry, long since")]
 
 
 def standing(driver, number, how):
-    """A broker that stands to the client as `how` says."""
+    """A broker whose state, as the client sees it, is `how`."""
     node = Node(number, "127.0.0.1", 9_000 + number)
     linked = Node(number, "127.0.0.1", 1) if how == "moved" else node
     if how.startswith(("ready", "connecting", "moved")):
@@ -249,7 +251,7 @@ async def test_no_bootstrap_connection_is_left_once_a_broker_is_known_by_its_id(
 
 async def test_what_is_under_way_to_a_bootstrap_address_is_waited_for():
     async with scripted(answered) as (_, made):
-        await asyncio.sleep(0)  # the metadata is asked for first: answers come in order
+        await asyncio.sleep(0)  # the metadata is requested first: answers come in order
         parked = made.begin(m.ListGroupsRequest(), LEAST_LOADED)
         await made.know(1)
         await made.ask(m.HeartbeatRequest(), 1)
@@ -257,13 +259,14 @@ async def test_what_is_under_way_to_a_bootstrap_address_is_waited_for():
         assert not parked.done()
 
 
-# --- letting go ------------------------------------------------------------------------------------------------------
+# --- disconnecting
+# ------------------------------------------------------------------------------------------------------
 
 
 async def test_what_is_waited_for_is_not_idle():
     async with scripted(answered, connections_max_idle_ms=20, known=1) as (_, made):
         parked = made.begin(m.ListGroupsRequest(), 1, timeout_ms=60_000)
-        # The driver looks at its connections when a request could be over.
+        # The driver checks its connections when a request could have timed out.
         await made.ask(m.HeartbeatRequest(), 1, channel=Channel.COORDINATOR, timeout_ms=60)
         while any(node for node in made.driver._connections if node[1] is Channel.COORDINATOR):
             await asyncio.sleep(0.02)
@@ -337,7 +340,7 @@ async def test_a_request_may_have_no_time_at_all():
 
 
 async def test_a_broker_that_takes_connections_and_nothing_else_is_given_up_in_time():
-    """Its queue of connections is full: the kernel answers nothing at all."""
+    """Its backlog of connections is full: the kernel does not answer at all."""
     with socket.socket() as full:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
@@ -357,7 +360,7 @@ async def test_a_broker_that_takes_connections_and_nothing_else_is_given_up_in_t
 
 
 async def test_a_bootstrap_connection_stays_though_its_request_was_given_up_meanwhile():
-    """A broker whose handshake takes longer than a request may: the next request finds the connection."""
+    """A broker whose handshake takes longer than a request may: the next request finds it connected."""
     release = asyncio.Event()
 
     async def script(peer):

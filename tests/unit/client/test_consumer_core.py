@@ -1,4 +1,4 @@
-"""The parts of a consumer put together: the order of a poll (J6), and who is told of which error."""
+"""The parts of a consumer together: the order of a poll (J6), and which call gets which error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.client_harness import ConsumerHarness, stable_member, tp, tps
 
 
 def kinds(consumer):
-    """What was sent and waits, in order."""
+    """The requests that wait, in the order they were sent."""
     return [type(request).__name__ for _, request in consumer.pending]
 
 
@@ -35,7 +35,7 @@ def test_the_order_of_a_poll():
 
 
 def test_the_coordinator_is_looked_for_only_when_somebody_needs_it():
-    """J6, J7: by hand, with a position given, nobody does."""
+    """J6, J7: if partitions are assigned by hand, with a position given, nobody looks up the coordinator."""
     consumer = ConsumerHarness(enable_auto_commit=False)
     consumer.core.assign([tp("flights-0")])
     consumer.core.subscription.seek(tp("flights-0"), 5)
@@ -86,7 +86,7 @@ def test_topics_that_cannot_be_read_are_told(code):
 
 
 def test_an_error_that_has_not_been_seen_is_not_tried_again():
-    """The error came while the user was away: the poll that raises it does not join behind its back."""
+    """The error came while the user was away: the poll that raises it does not join as well."""
     consumer = ConsumerHarness(enable_auto_commit=False)
     consumer.subscribe()
     consumer.leave_poll()

@@ -1,4 +1,4 @@
-"""The two faces of the consumer: the same methods, and what only one of them has to mind. No broker is needed."""
+"""The two faces of the consumer: the same methods, and details that only one of them handles. No broker is needed."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from tests.support.client_harness import GROUP, ConsumerHarness
 
 
 def looking():
-    """A consumer that has just asked for its coordinator."""
+    """A consumer that has just requested its coordinator."""
     consumer = ConsumerHarness(enable_auto_commit=False)
     consumer.auto.discard(m.FindCoordinatorRequest)
     consumer.subscribe()
@@ -84,4 +84,4 @@ def test_a_coordinator_that_is_found_but_not_reached_is_given_up_with_backoff():
     before = consumer.now
     while not consumer.sent(m.HeartbeatRequest):
         consumer.tick(10)
-    assert consumer.now - before <= 150  # a successful response in between has set the backoff back
+    assert consumer.now - before <= 150  # a successful response in between has reset the backoff

@@ -1,4 +1,4 @@
-"""The loop that turns the cores: who waits for what, and how it ends."""
+"""The loop that runs the cores: who waits for what, and how it ends."""
 
 import asyncio
 import contextlib
@@ -53,7 +53,8 @@ async def test_a_defect_in_a_core_is_raised_where_somebody_waits():
 
 
 async def test_a_question_that_raises_is_its_askers_affair():
-    """A position is waited for; the partition is given up meanwhile, so that it cannot be asked for any more."""
+    """A caller waits for a position; the partition is given up meanwhile, so that its position can no longer be asked
+    for."""
     async with scripted() as (_, made):
         answers = [False]
         with pytest.raises(IndexError):
@@ -83,7 +84,7 @@ async def test_whoever_waits_is_told_once_though_the_cores_turn_again_before_it_
 
 
 class Counting:
-    """A core that counts its turns, and wants one at a time."""
+    """A core that counts its turns and always asks for another one."""
 
     def __init__(self, due=None):
         self.turns = 0
@@ -113,7 +114,7 @@ async def turning(*cores, on_turn=None):
 async def test_what_a_turn_tells_is_seen_by_those_who_wait_in_the_same_turn():
     told: list[int] = []
     async with turning(on_turn=told.append) as loop:
-        async with asyncio.timeout(20):  # nothing else brings another turn about
+        async with asyncio.timeout(20):  # nothing else causes another turn
             assert await loop.wait_for(lambda: bool(told))
 
 

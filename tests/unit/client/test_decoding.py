@@ -1,4 +1,4 @@
-"""Records that cannot be deserialized: what was before them is handed out, nothing behind them, and nothing is lost."""
+"""Records that cannot be deserialized: those before them are handed out, none after them, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class Core:
-    """A core whose fetches bring the records of two partitions from the position on, and a hand-out that decodes."""
+    """A core that fetches records of two partitions from the position on, and a handout that decodes them."""
 
     def __init__(self, bad: set[tuple[int, int]], end: int = 6) -> None:
         self.bad = bad
@@ -47,7 +47,7 @@ class Core:
                 self.handout.take({place: found})
 
     def poll(self, limit: int = 100) -> dict[TopicPartition, list[int]]:
-        """Like `AsyncConsumer.poll` does."""
+        """Does what `AsyncConsumer.poll` does."""
         self.handout.mark_all_handled()
         try:
             self.handout.raise_failure()
@@ -202,7 +202,7 @@ def test_a_record_is_passed_over_and_none_is_lost(world: World, face: str, itera
                     got += [record.value for records in found.values() for record in records]
             except RecordDeserializationError as error:
                 look_at(error, consumer, world)
-                if failed.count(error.offset) == 2:  # it is raised again until
+                if failed.count(error.offset) == 2:  # it is raised repeatedly until the seek
                     consumer.seek(error.partition, error.offset + 1)
                 failed.append(error.offset)
     finally:

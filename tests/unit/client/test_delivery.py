@@ -1,4 +1,4 @@
-"""The producer's own future does all that a `concurrent.futures.Future` does, whoever comes first."""
+"""The producer's own future does everything that a `concurrent.futures.Future` does, whoever comes first."""
 
 import asyncio
 import concurrent.futures
@@ -95,7 +95,7 @@ def test_asyncio_can_wait_for_it(future):
 
 
 def test_a_thread_that_waits_is_told_whichever_comes_first():
-    """Both orders of `_lock`, as they fall: no waiter may be left behind."""
+    """Both threads may take `_lock` first: no waiter may be forgotten."""
     futures = [DeliveryFuture() for _ in range(2_000)]
     results: list[RecordMetadata] = []
     begin = threading.Barrier(2)
@@ -114,7 +114,7 @@ def test_a_thread_that_waits_is_told_whichever_comes_first():
 
 
 def waited_for(future, settle):
-    """What a thread that waits for it gets, when another one settles it."""
+    """The outcome for a thread that waits for the future, when another thread settles it."""
     found = []
     waiting = threading.Thread(target=lambda: found.append(future.exception()), daemon=True)
     waiting.start()

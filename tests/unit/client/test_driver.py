@@ -56,7 +56,7 @@ async def test_what_cannot_be_encoded_fails_its_own_request_and_no_other(request
 
 
 async def test_an_older_broker_is_spoken_to_in_its_own_version():
-    """KIP-511: it answers ApiVersions in v0 with UNSUPPORTED_VERSION and what it speaks."""
+    """KIP-511: it answers ApiVersions in v0 with UNSUPPORTED_VERSION and the versions that it supports."""
     asked = []
 
     async def script(peer):
@@ -182,7 +182,7 @@ async def test_acks_0_has_no_answer_on_the_wire():
 
 @pytest.mark.parametrize("reads", [True, False])
 async def test_what_has_no_answer_is_done_when_the_broker_has_taken_it(reads):
-    """More than the sockets take in between: who closes the connection before loses the rest."""
+    """More than the sockets buffer: a client that closes the connection earlier loses the rest."""
     begin = asyncio.Event()
     answers = []
     data = [m.TopicProduceData("t", ZERO_UUID, [m.PartitionProduceData(0, bytearray(16 << 20))])]
@@ -202,7 +202,7 @@ async def test_what_has_no_answer_is_done_when_the_broker_has_taken_it(reads):
         send = replace(send, expects_reply=False, newest_version=12)
         small = replace(send, build=lambda _: m.ProduceRequest(acks=0), timeout_ms=60_000)
         made.driver.dispatch([small])
-        while not answers:  # connected: the time is for the large one alone
+        while not answers:  # connected: the timeout is for the large one alone
             await asyncio.sleep(0.01)
         answers.clear()
         made.driver.dispatch([replace(send, timeout_ms=60_000 if reads else 300)])
@@ -229,7 +229,7 @@ async def test_throttling_holds_the_next_request_back(one_look):
         await made.ask(m.HeartbeatRequest(), 1)
         (quiet_until,) = [link._muted_until for link in made.driver._connections.values() if link.node.node_id == 1]
         assert quiet_until >= before + 150
-        # Whatever else has the driver look at its connections again is later than that.
+        # Everything else that makes the driver check its connections again happens later than that.
         assert not isinstance(await made.ask(m.HeartbeatRequest(), 1, timeout_ms=15_000), Failure)
         assert made.driver.now() >= quiet_until
 

@@ -1,4 +1,4 @@
-"""Which broker the driver asks, and at which address."""
+"""Which broker the driver uses, and at which address."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ async def test_bootstrap_connections_are_given_up_once_brokers_are_known():
 
 
 async def test_when_all_known_brokers_are_gone_the_bootstrap_addresses_are_tried_again():
-    """KIP-899: the cluster has moved, and only the bootstrap address still leads to it."""
+    """KIP-899: the cluster has moved, and only the bootstrap address still reaches it."""
     (gone,) = free_ports(1)
     server = ScriptedServer(lambda peer: asyncio.sleep(0))
     server.script = answering(server.metadata)
@@ -42,13 +42,13 @@ async def test_when_all_known_brokers_are_gone_the_bootstrap_addresses_are_tried
 
 
 async def silent(_peer):
-    """Takes a connection and says nothing, as a broker that stands still does: the system answers for it."""
+    """Accepts a connection and says nothing, like a suspended broker whose system still accepts for it."""
     await asyncio.Event().wait()
 
 
 @pytest.mark.slow
 async def test_a_bootstrap_address_that_never_answers_holds_nothing_up():
-    """Whichever is tried first: a request for any broker does not wait long for one."""
+    """Whichever is tried first: a request for any broker does not wait long for one that is silent."""
     server = ScriptedServer(lambda peer: asyncio.sleep(0))
     server.script = answering(server.metadata)
     frozen = [ScriptedServer(silent) for _ in range(3)]
@@ -80,7 +80,7 @@ async def test_without_recovery_only_known_brokers_are_asked():
 
 
 async def test_to_start_over_ends_the_connections_to_known_brokers():
-    """KIP-1102: what is under way there is given up, and the bootstrap address is asked."""
+    """KIP-1102: requests in flight there are given up, and the bootstrap address is used."""
 
     async def never(peer):
         started.set()
@@ -113,7 +113,7 @@ async def test_a_broker_that_moved_is_found_at_its_new_address():
 
 @pytest.mark.parametrize(("host", "port"), [("a\0b", 9092), ("." * 300, 9092), ("127.0.0.1", 70_000)])
 async def test_an_address_that_is_none_fails_what_is_asked_there(host, port):
-    """Metadata may say anything."""
+    """Metadata may contain anything."""
     async with scripted(echo, known=1) as (_, made):
         made.metadata.brokers[5] = Node(5, host, port)
         failed(await made.ask(HeartbeatRequest(), 5), FailureKind.UNREACHABLE)
@@ -142,9 +142,9 @@ async def test_the_least_loaded_broker_is_asked():
 
 async def test_idle_connections_are_closed():
     async with scripted(echo, connections_max_idle_ms=50, known=1) as (_, made):
-        # The driver looks at its connections when a request could be over: soon, whatever becomes of this one.
+        # The driver checks its connections when a request could have timed out: soon, whatever happens to this one.
         await made.ask(HeartbeatRequest(), 1, timeout_ms=60)
-        async with asyncio.timeout(20):  # other times are over after half a minute
+        async with asyncio.timeout(20):  # other timeouts are at half a minute
             while connected(made.driver):
                 await asyncio.sleep(0.01)
         assert not isinstance(await made.ask(HeartbeatRequest(), 1), Failure)

@@ -1,4 +1,4 @@
-"""The driver against a scripted broker: what goes wrong on connections, and what it makes of that."""
+"""The driver against a scripted broker: what goes wrong on connections, and how it reacts."""
 
 import asyncio
 import copy
@@ -40,7 +40,7 @@ async def test_no_answer_in_time_closes_the_connection():
 
     async with scripted(then) as (server, made):
         await made.know(1)
-        await made.ask(m.HeartbeatRequest(), 1)  # connected: a short time is for the answer alone
+        await made.ask(m.HeartbeatRequest(), 1)  # connected: a short timeout is for the answer alone
         first = made.begin(m.ListGroupsRequest(), 1, timeout_ms=50)
         second = made.begin(m.HeartbeatRequest(), 1)
         assert "did not answer ListGroupsRequest in time" in failed(await first, FailureKind.TIMEOUT)
@@ -51,7 +51,7 @@ async def test_no_answer_in_time_closes_the_connection():
 
 
 async def test_a_client_that_ends_while_it_connects_does_not_blame_the_broker(caplog):
-    """asyncio closes the socket of a connection that is being made when its task is cancelled."""
+    """asyncio closes the socket of a connection that is being established when its task is cancelled."""
     heard = asyncio.Event()
 
     async def never(peer):
@@ -63,7 +63,7 @@ async def test_a_client_that_ends_while_it_connects_does_not_blame_the_broker(ca
         tasks = made.driver._tasks
         while not any(one.state is ConnectionState.HANDSHAKE for one in made.driver._connections.values()):
             await asyncio.sleep(0)
-        assert tasks  # the connection is made, but its task does not know of it yet
+        assert tasks  # the connection is established, but its task does not know it yet
         for task in list(tasks):
             task.cancel()
         failed(await asked, FailureKind.UNREACHABLE)
@@ -72,7 +72,7 @@ async def test_a_client_that_ends_while_it_connects_does_not_blame_the_broker(ca
 
 
 class OddLoop:
-    """An event loop whose transports have the methods of asyncio's and nothing else in common. One of them may fail."""
+    """An event loop whose transports share only their methods with asyncio's. One of these methods may fail."""
 
     def __init__(self):
         self.failing = ""
@@ -106,8 +106,8 @@ async def test_a_transport_need_not_be_of_asyncios_class():
 
 
 async def test_a_name_that_is_looked_up_by_hand_is_the_name_that_the_certificate_must_have(tmp_path):
-    """At the end of the interpreter asyncio has no thread left to look names up, and last records go out all the same.
-    The certificate has names alone, as most have."""
+    """When the interpreter exits, asyncio has no thread left to resolve names, and the last records are sent anyway.
+    The certificate contains only names, as most do."""
 
     class Ending(OddLoop):
         async def create_connection(self, protocol_factory, host, *args, **named):
@@ -129,7 +129,7 @@ async def test_a_name_that_is_looked_up_by_hand_is_the_name_that_the_certificate
 
 @pytest.mark.parametrize("callback", ["connection_made", "flush", "buffer_updated", "connecting"])
 async def test_an_error_in_a_callback_ends_the_connection_with_its_own_text(callback, monkeypatch):
-    """An event loop only logs what its callbacks raise: requests would wait for their time, and blame the network."""
+    """An event loop only logs exceptions of its callbacks: requests would time out, and blame the network."""
     told = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
 
@@ -160,7 +160,7 @@ async def test_an_error_in_a_callback_ends_the_connection_with_its_own_text(call
 
 @pytest.mark.parametrize("waits_s", [0.0, 0.05])
 async def test_a_port_that_resets_connections(caplog, waits_s):
-    """At once, and with bytes unread, as ports with TLS do; the options of a socket that is gone are no error."""
+    """At once, and with unread bytes, as TLS ports do; setting options of a closed socket is not an error."""
     listening = socket.create_server(("127.0.0.1", 0))
     listening.setblocking(False)
 
@@ -185,7 +185,8 @@ async def test_a_port_that_resets_connections(caplog, waits_s):
 
 
 async def test_each_request_has_its_own_time_wherever_it_waits(one_look):
-    """One timer looks at all of them: at the earliest next, whichever came first, and then at those that are left."""
+    """One timer covers all of them: it fires at the earliest deadline, whichever was set first, and then for those
+    left."""
 
     async def never(peer):
         await asyncio.Event().wait()
@@ -193,7 +194,7 @@ async def test_each_request_has_its_own_time_wherever_it_waits(one_look):
     async with scripted(never, known=1) as (_, made):
         late = made.begin(m.HeartbeatRequest(), 1, timeout_ms=12_000)
         soon = made.begin(m.HeartbeatRequest(), 1, channel=Channel.COORDINATOR, timeout_ms=50)
-        failed(await soon)  # whether it was sent by then is the machine's affair
+        failed(await soon)  # whether it was sent by then depends on the machine
         assert not late.done()
 
 
@@ -205,7 +206,8 @@ async def test_a_connection_that_is_left_alone_is_looked_at_as_long_as_something
 
     async with scripted(then, known=1) as (_, made):
         for channel in (Channel.COORDINATOR, Channel.DATA):
-            await made.ask(m.ListGroupsRequest(), 1, channel=channel)  # connected: a short time is for the answer alone
+            # Connected: a short timeout is for the answer alone.
+            await made.ask(m.ListGroupsRequest(), 1, channel=channel)
         first = made.begin(m.HeartbeatRequest(), 1, channel=Channel.COORDINATOR, timeout_ms=50)
         second = made.begin(m.HeartbeatRequest(), 1, timeout_ms=500)
         failed(await first, FailureKind.TIMEOUT)
@@ -310,7 +312,7 @@ async def test_a_broker_that_says_nothing_at_all_times_out():
 
     server = ScriptedServer(script)
     async with server.running():
-        # No other request: the driver looks because of the handshake, whatever the time of what waits behind it.
+        # No other request: the handshake makes the driver check, whatever timeout the request waiting for it has.
         config = ClientConfig.of(bootstrap_servers=server.bootstrap, request_timeout_ms=50)
         driver = Driver(config, ClusterMetadata(config))
         await driver.start()
@@ -414,7 +416,7 @@ async def test_nothing_overtakes_what_could_not_be_sent_in_time():
 
 
 async def test_a_request_behind_a_patient_one_has_its_time_once_that_is_answered():
-    """Though one in front of both was hasty: the deadline is that of the request right before."""
+    """Even if an earlier one had a short timeout: the deadline is that of the request right before."""
     release = asyncio.Event()
 
     async def then(peer):

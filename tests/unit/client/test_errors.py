@@ -1,4 +1,4 @@
-"""The exceptions: one base for all, and for all that Kafka did not do another."""
+"""The exceptions: one base class for all, and a second one for all errors that do not come from Kafka."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_no_answer_is_caught_as_kafkas_error_and_may_heal(error, code, text):
     ],
 )
 def test_errors_survive_pickling(error):
-    """Spark's workers and process pools send them home."""
+    """Spark's workers and process pools send them to another process."""
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is type(error)
     assert (again.code, again.message, str(again)) == (error.code, error.message, str(error))
@@ -142,7 +142,7 @@ def test_an_admin_call_that_failed_is_the_error_of_the_first_and_has_the_outcome
 
 
 def calls_for_several_items(cls):
-    """The methods that raise AdminError, or whose answers hold errors."""
+    """The methods that raise AdminError, or whose results contain errors."""
     hints = {name: inspect.signature(method) for name, method in public(cls).items()}
     return {name: found for name, found in hints.items() if "raise_errors" in found.parameters}, {
         name for name, found in hints.items() if "KafkaError" in str(found.return_annotation)

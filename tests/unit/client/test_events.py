@@ -1,4 +1,4 @@
-"""The stream of events out of a consumer's core, and what a face does with its part of them."""
+"""The stream of events from a consumer's core, and how a face handles its part of them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_an_error_is_not_told_twice_while_it_waits() -> None:
 
 
 class Connections(Driver):
-    """Notes which connections it is to close."""
+    """Records which connections it should close."""
 
     def __init__(self) -> None:
         config = ConsumerConfig.of(bootstrap_servers="localhost:1")

@@ -1,4 +1,4 @@
-"""`exactly_once`: what it asks of its clients, and which errors it tries again."""
+"""`exactly_once`: what it requires of its clients, and which errors it retries."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_clients_that_do_not_fit_are_refused(
 
 
 async def test_a_consumer_of_assigned_partitions_is_refused() -> None:
-    """It has no generation: every round would be empty, and its records left out without a word."""
+    """It has no generation: every round would be empty, and its records silently skipped."""
     with (
         Consumer(bootstrap_servers=NOWHERE, **FITS) as consumer,
         Producer(bootstrap_servers=NOWHERE, transactional_id="x") as producer,
@@ -97,7 +97,7 @@ def test_what_is_tried_again(error: BaseException, again: bool) -> None:
 
 
 class Member:
-    """A consumer, as far as a round asks it: its partitions with their positions."""
+    """The parts of a consumer that a round uses: its partitions with their positions."""
 
     def __init__(self, positions: dict[TopicPartition, int], generation_id: int = 3) -> None:
         self.positions = positions
@@ -133,9 +133,9 @@ def round_of(member: Any, *partitions: TopicPartition) -> _Round:
 
 
 def test_a_round_leaves_out_what_belongs_to_another_member_by_now() -> None:
-    """The sequence: records are returned; partitions are given away, and one comes back with the position that its
-    other owner has committed, before or after them; then the round takes the generation, under which these offsets
-    would be accepted."""
+    """The sequence: records are returned; partitions are given away, and one comes back with a position that its other
+    owner has committed, lower or higher; then the round takes the generation, with which these offsets would be
+    accepted."""
     found = round_of(Member({P0: 7, P2: 6}), P0, P1, P2)
     assert list(found.batch) == [P0]
     member = Member({P0: 7, P2: 9})
@@ -147,13 +147,13 @@ def test_a_round_leaves_out_what_belongs_to_another_member_by_now() -> None:
 
 def test_a_member_without_a_generation_has_no_round() -> None:
     """The sequence: records are returned; a heartbeat is answered UNKNOWN_MEMBER_ID. The partitions stay assigned until
-    the member joins again, and offsets without a generation are compared with none."""
+    the member joins again, and the generation of offsets without one is not checked."""
     found = round_of(Member({P0: 7}, generation_id=-1), P0)
     assert (found.batch, found.offsets, found.count) == ({}, {}, 0)
 
 
 def test_an_aborted_round_goes_back_only_where_the_partition_was_kept() -> None:
-    """The sequence: a round is under way; one partition is given away, and another one as well, which comes back with
+    """The sequence: a round is in progress; one partition is given away, and another one as well, which comes back with
     the position that its other owner has committed. That owner has processed the round's records."""
     member = Member(dict.fromkeys((P0, P1, P2), 7))
     found = round_of(member, P0, P1, P2)

@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227): what a request says after each answer."""
+"""Fetch sessions (KIP-227): the contents of a request after each answer."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def wanted_partitions(draw: st.DrawFn) -> Wanted:
 
 
 def taken_in(known: dict[tuple[bytes, str, int], tuple[int, int]], request: FetchRequest) -> None:
-    """What a broker does with a request: it forgets, then adds and replaces."""
+    """How a broker applies a request: it forgets, then adds and replaces."""
     if request.session_epoch == 0:
         known.clear()
     for gone in request.forgotten_topics_data:

@@ -1,4 +1,4 @@
-"""The fetcher where brokers refuse, move or fail, and where a batch is damaged."""
+"""The fetcher when brokers refuse, move or fail, and when a batch is damaged."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_session_that_cannot_even_be_opened_is_not_spun_upon(error: ErrorCode)
 
 
 def test_a_failure_closes_the_session_as_nobody_knows_what_the_broker_took_in() -> None:
-    """The request that got no answer had said that a partition is at another place now."""
+    """The unanswered request contained a new position for a partition."""
     broker = OneBroker.fetched({P0: [2, 2], P1: [2]})
     broker.exchange()
     broker.subscription.seek(P0, 2)
@@ -82,7 +82,8 @@ def test_an_offset_out_of_range_is_told_where_there_is_no_policy() -> None:
     broker.subscription.seek(P0, 9)
     for _ in range(2):
         broker.exchange()
-        assert not broker.exchange()  # nothing is asked while the answer waits for the user, so that nothing piles up
+        # Nothing is requested while the answer waits for the user, so that nothing piles up.
+        assert not broker.exchange()
         with pytest.raises(KafkaError, match="no longer has offset 9") as caught:
             broker.fetcher.collect(500)
         assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
@@ -96,7 +97,7 @@ def test_what_was_fetched_before_an_offset_out_of_range_is_handed_out_before_the
     broker = OneBroker.fetched({P0: [2, 2]}, auto_offset_reset="latest")
     [send] = broker.poll()
     send.on_reply(broker.answer(send.build(13), {P0: ErrorCode.OFFSET_OUT_OF_RANGE}), 0)
-    assert broker.poll() == []  # the user may be long in coming: the broker is not asked as fast as it answers
+    assert broker.poll() == []  # the user may take long to come back: the broker is not asked as fast as it answers
     assert [r.offset for r in broker.fetcher.collect(500)[P0]] == [0, 1]
     assert broker.subscription.needs_reset() == []
     broker.now = broker.config.retry_backoff_ms
@@ -107,7 +108,7 @@ def test_what_was_fetched_before_an_offset_out_of_range_is_handed_out_before_the
 
 @pytest.mark.parametrize("code", [ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CORRUPT_MESSAGE])
 def test_an_error_that_does_not_heal_is_told_for_each_answer_that_says_it(code: ErrorCode) -> None:
-    """The partition is asked for again when the error was raised and the backoff is over, whichever is later."""
+    """The partition is requested again once the error was raised and the backoff is over, whichever is later."""
     broker = OneBroker({P0: [2]})
     for raised_first in (True, False):
         [send] = broker.poll()
@@ -243,7 +244,7 @@ def test_an_answer_that_goes_backwards_is_damage_and_no_endless_loop() -> None:
 
 @pytest.mark.parametrize("broken", [0, 1])
 def test_a_damaged_message_of_before_kafka_0_11_is_told_as_damage(broken: int) -> None:
-    """What is before it is handed out; it is not mistaken for a message that no response holds."""
+    """The message before it is handed out; it is not mistaken for a message that does not fit in a response."""
     one = "00000000 00 00 00000000 00000001 76"
     messages = [bytearray.fromhex(f"00000000000000{at:02x} 0000000f {one}") for at in (0, 1)]
     for message in messages:

@@ -183,7 +183,7 @@ def test_no_more_than_max_partition_fetch_bytes_waits_where_more_is_fetched(room
 
 
 def test_two_answers_for_the_same_place_count_once() -> None:
-    """The leader moves while it is asked, and the new one is asked for the same place; both answer."""
+    """The leader moves while a fetch is in flight, and the new leader is asked for the same offset; both answer."""
     broker = OneBroker({P0: [2, 2]})
     [old] = broker.poll()
     broker.metadata.update_leader(P0, 2, 1, Node(2, "h2", 9092))
@@ -263,7 +263,7 @@ def test_aborted_and_control_batches_are_hidden_from_read_committed() -> None:
     broker.subscription.seek(P0, 0)
     [send] = broker.poll()
     response = broker.answer(send.build(13))
-    # Kafka's brokers name them by where they end.
+    # Kafka's brokers list them in the order of their ends.
     response.responses[0].partitions[0].aborted_transactions = [m.AbortedTransaction(6, 1), m.AbortedTransaction(5, 0)]
     send.on_reply(response, 0)
     assert [r.offset for r in broker.fetcher.collect(500)[P0]] == [3]

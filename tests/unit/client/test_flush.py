@@ -1,4 +1,4 @@
-"""A flush is over exactly when every record that was taken before it is settled, wherever the records stand."""
+"""A flush is over exactly when every record that was accepted before it is settled, wherever the records are."""
 
 from collections.abc import Callable
 from typing import Any
@@ -37,7 +37,7 @@ SETTINGS: tuple[dict[str, Any], ...] = (
 
 @pytest.mark.parametrize("settings", [{}, {"enable_idempotence": False}])
 def test_a_flush_waits_for_records_whose_topic_was_not_known(settings):
-    """They go from their parking place into a request within one round."""
+    """They move from the waiting area into a request within one round."""
     p = ProducerHarness(leaders=[1, 2], topic_exists=False, settings=settings)
     p.give(b"elsewhere", topic="other")
     p.tick(1_000)
@@ -56,7 +56,7 @@ def test_a_flush_waits_for_records_whose_topic_was_not_known(settings):
 
 
 def test_a_flush_waits_until_the_outcomes_were_handed_out():
-    """An acknowledgement that the core knows of, and that nobody was told yet, is not settled."""
+    """An acknowledgement that the core knows of, but has not reported yet, does not count as settled."""
     p = ProducerHarness()
     request = p.put(b"a")
     flushed = p.core.begin_flush()

@@ -1,4 +1,4 @@
-"""Frames out of a stream that is cut anywhere."""
+"""Frames from a stream that is cut anywhere."""
 
 import struct
 import sys
@@ -12,7 +12,7 @@ from muster.errors import ProtocolError
 
 
 def feed(reader, data, cuts=()):
-    """Read as a socket would: at most what fits, and no further than the next cut."""
+    """Read as from a socket: at most as much as fits, and no further than the next cut."""
     frames = []
     position = 0
     limits = sorted({*cuts, len(data)})
@@ -133,5 +133,5 @@ def test_memory_of_the_largest_frames_is_not_kept():
 
 
 def weigh(reader):
-    """Bytes that a reader keeps for large frames to come."""
+    """Bytes that a reader keeps for future large frames."""
     return sum(map(len, reader._memory._buffers))

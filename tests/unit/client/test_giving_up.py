@@ -1,4 +1,4 @@
-"""A leader that is away for long: what a producer gives up, and how soon it notices that the leader is back."""
+"""A leader that is unavailable for long: what a producer gives up, and how soon it notices that the leader is back."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.support.producer_harness import ProducerHarness
 
 
 def test_records_of_one_batch_are_given_up_together_so_long_after_the_first():
-    """As Java's producer does: while a partition has no leader, a batch may take records for many seconds."""
+    """Like Java's producer: while a partition has no leader, a batch may take records for many seconds."""
     p = ProducerHarness(leaders=[None], settings={"delivery_timeout_ms": 60_000, "batch_size": 150})
     p.hold(b"first")
     p.tick(47_000)

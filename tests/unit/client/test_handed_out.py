@@ -1,4 +1,5 @@
-"""Only what the caller was handed, and has come back from, is committed; what nobody has got is handed out again."""
+"""Only records that the caller was handed and has finished with are committed; those that nobody got are handed out
+again."""
 
 from __future__ import annotations
 
@@ -103,7 +104,8 @@ def asks(consumer: Consumer) -> None:
 def test_what_says_that_the_last_records_are_handled(
     world: World, does: Callable[[Consumer], None], committed: int
 ) -> None:
-    """A commit and the next poll do; other calls do not, nor does a commit of the listener as the consumer ends."""
+    """A commit and the next poll mark them as handled; other calls do not, nor does a commit in the listener while the
+    consumer closes."""
     with suppress(ValueError), Consumer(**world.settings) as consumer:
         consumer.subscribe([world.topic], listener=Committing(consumer))
         first(consumer, max_records=10)

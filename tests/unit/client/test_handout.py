@@ -1,4 +1,4 @@
-"""The three marks of a record, taken, handed out and handled, and what moves each of them."""
+"""The three marks of a record: taken, handed out and handled, and what moves each of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def record(partition: TopicPartition, offset: int, epoch: int = 1) -> ConsumerRe
 
 
 class Taken:
-    """A handout that has taken records 0 to 4 of two partitions from a core, whose positions are behind them."""
+    """A handout that has taken records 0 to 4 of two partitions from a core, whose positions are after them."""
 
     def __init__(self) -> None:
         self.subscription = SubscriptionState()
@@ -38,7 +38,7 @@ class Taken:
         return [(one.partition, one.offset) for one in found if one is not None]
 
     def commits(self) -> dict[TopicPartition, int]:
-        """Where a commit ends, of the partitions where that is not the core's position."""
+        """The offsets that a commit would use, for partitions where they differ from the core's position."""
         return {partition: place.offset for partition, place in self.handout.unhandled().items()}
 
 
@@ -60,7 +60,7 @@ def test_what_was_handed_out_is_handled_when_the_caller_comes_back(taken: Taken)
     assert taken.commits() == {P0: 2, P1: 0}
     taken.hand_out(3)
     taken.handout.mark_all_handled()
-    assert taken.commits() == {P1: 0}  # P0 as the core says
+    assert taken.commits() == {P1: 0}  # P0 is committed at the core's position
 
 
 def test_iteration_handles_a_record_when_the_next_one_is_asked_for(taken: Taken) -> None:
@@ -81,7 +81,7 @@ def test_what_nobody_has_got_is_handed_out_again(taken: Taken) -> None:
 
 
 def test_after_a_seek_iteration_goes_on_with_nothing_of_the_former_position(taken: Taken) -> None:
-    """Amid the records of the partition that was sought."""
+    """In the middle of the records of the partition for which seek was called."""
     taken.iterate(2)
     taken.subscription.seek(P0, 90)
     taken.handout.drop([P0])
@@ -128,7 +128,7 @@ def test_a_partition_that_has_come_back_was_not_kept(taken: Taken) -> None:
 def test_a_commit_of_offsets_handles_what_was_handed_out_in_front_of_them(
     taken: Taken, committed: int, stands: int
 ) -> None:
-    """And nothing that was not: that is still to come, whatever the caller has committed."""
+    """And no others: those are still to come, whatever the caller has committed."""
     taken.hand_out(3)
     taken.handout.handled_up_to({P0: OffsetAndMetadata(committed)})
     assert taken.commits() == {P0: stands, P1: 0}
@@ -159,7 +159,7 @@ def test_an_end_that_handles_nothing_commits_in_front_of_what_was_handed_out_las
 
 
 def test_where_the_next_record_stands_and_how_many_are_still_to_come(taken: Taken) -> None:
-    """Of two runs of a partition the first one that is not at its end says it."""
+    """A partition has two runs of records: the first one that is not finished decides."""
     taken.take(P0, range(5, 8))
     taken.hand_out(2)
     assert (taken.handout.position(P0), taken.handout.count(P0)) == (2, 6)
@@ -169,7 +169,7 @@ def test_where_the_next_record_stands_and_how_many_are_still_to_come(taken: Take
 
 
 def test_a_place_has_the_epoch_of_the_record_in_front_of_it(taken: Taken) -> None:
-    """Or the validation of the position would ask where the wrong epoch ends (KIP-320)."""
+    """Otherwise the validation of the position would ask for the end of the wrong epoch (KIP-320)."""
     taken.handout.clear()
     taken.handout.take({P0: [record(P0, 0, 1), record(P0, 1, 2)]})
     taken.hand_out(1)
@@ -178,7 +178,7 @@ def test_a_place_has_the_epoch_of_the_record_in_front_of_it(taken: Taken) -> Non
 
 
 def test_a_log_that_lost_its_end_is_committed_no_further_than_it_goes(taken: Taken) -> None:
-    """The core has found that the log was cut back in front of what waits here."""
+    """The core has found that the log was truncated before the records that wait here."""
     taken.hand_out(4)
     taken.handout.mark_all_handled()
     taken.subscription.state(P0).position = 3
@@ -199,7 +199,7 @@ def tables(*, end: int = 8) -> Taken:
 
 @pytest.mark.parametrize(("committed", "stands"), [(4, 5), (5, 5), (6, 6), (8, None), (9, 5)])
 def test_a_commit_of_offsets_handles_the_rows_in_front_of_them(committed: int, stands: int | None) -> None:
-    """Not those of a table that does not reach so far: that offset is of no record that was handed out."""
+    """Not those of a table that ends later: no record with that offset was handed out."""
     found = tables()
     found.handout.handled_up_to({P0: OffsetAndMetadata(committed)})
     assert found.commits() == ({} if stands is None else {P0: stands})

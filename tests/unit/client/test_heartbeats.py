@@ -1,4 +1,4 @@
-"""Heartbeats, sessions, and a user that stays away (H3, H4)."""
+"""Heartbeats, sessions, and a user that does not poll (H3, H4)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_failed_heartbeat_is_sent_again_soon():
 
 
 def test_a_heartbeat_answered_rebalance_in_progress_counts_as_received():
-    """H4: the session goes on for as long as the listener takes."""
+    """H4: the session is kept alive for as long as the listener takes."""
     consumer = stable_member(session_timeout_ms=6_000)
     for _ in range(10):
         consumer.rebalance()
@@ -99,7 +99,7 @@ def test_a_member_whose_user_stays_away_leaves_by_its_own_act():
 
 
 def away_with_assigned_untold():
-    """The share has come while the user handles records, so that its listener does not know yet."""
+    """The assignment has arrived while the user handles records, so its listener does not know it yet."""
     consumer = joining(max_poll_interval_ms=10_000)
     consumer.accept_join()
     consumer.leave_poll()
@@ -175,7 +175,7 @@ def test_a_fenced_static_member_is_told_and_takes_part_again_only_when_polled():
 
 
 def come_back_to(generation, **settings):
-    """A member of generation 1 with partitions of its own, which asks to join and is let into another."""
+    """A member of generation 1 with partitions of its own, which rejoins and gets into another generation."""
     consumer = stable_member(partition_assignment_strategy="cooperative-sticky", **settings)
     consumer.member.request_rejoin("for the test")
     consumer.turn()
@@ -184,7 +184,7 @@ def come_back_to(generation, **settings):
 
 
 def test_a_static_member_that_the_group_has_passed_over_has_lost_what_it_owns():
-    """Its place is kept while its join is held up, and others are given its partitions at once (KIP-345)."""
+    """Its membership is kept while its join is delayed, and its partitions are given to others at once (KIP-345)."""
     consumer = come_back_to(3, group_instance_id="i1")
     assert consumer.sent(SyncGroupRequest) == []
     outcome = consumer.commit({"flights-0": 1})
@@ -197,7 +197,7 @@ def test_a_static_member_that_the_group_has_passed_over_has_lost_what_it_owns():
 
 @pytest.mark.parametrize(("generation", "settings"), [(2, {"group_instance_id": "i1"}), (3, {})])
 def test_a_member_that_the_group_has_waited_for_keeps_what_it_owns(generation, settings):
-    """The next generation is the one it has joined; a dynamic member that is still known was never passed over."""
+    """It has joined the very next generation; a dynamic member that is still known was never skipped."""
     consumer = come_back_to(generation, **settings)
     assert consumer.events == []
     assert len(consumer.sent(SyncGroupRequest)) == 1

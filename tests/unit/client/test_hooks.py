@@ -1,4 +1,4 @@
-"""Hooks: each is told of each record once, in order, and breaks nothing."""
+"""Hooks: each gets each record once, in order, and breaks nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sequences and epochs: what the broker must see, whatever goes wrong (KIP-98, KIP-360)."""
+"""Sequences and epochs: what the broker must receive, whatever goes wrong (KIP-98, KIP-360)."""
 
 from dataclasses import dataclass, field
 
@@ -81,7 +81,7 @@ def test_out_of_order_behind_a_failed_batch_needs_no_new_epoch():
 
 
 def test_the_first_batch_goes_alone():
-    """A broker that knows nothing of the producer would take the second batch for its first."""
+    """A broker that does not know the producer would accept the second batch as its first."""
     p = ProducerHarness()
     first = p.put(b"a")
     p.hold(b"b")
@@ -94,7 +94,7 @@ def test_a_gap_begins_a_new_epoch():
     p = ProducerHarness()
     p.answer(p.put(b"a"))
     second, third = p.put(b"b"), p.put(b"c")
-    p.answer(second, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)  # though it is next in line: the broker has lost "a"
+    p.answer(second, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)  # although it is next in line: the broker has lost "a"
     p.answer(third, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
     (second,) = p.tick(150)
     assert stamps(second) == [(1000, 1, 0)]
@@ -132,7 +132,7 @@ def test_other_partitions_go_over_to_the_new_epoch_when_their_own_batches_are_do
     p = ProducerHarness(leaders=[1, 1])
     other = p.put(b"other", partition=1)
     p.answer(p.put(b"bad"), ErrorCode.INVALID_RECORD)
-    p.hold(b"next", partition=1)  # sequence 0 of epoch 1 must not arrive before what is under way
+    p.hold(b"next", partition=1)  # sequence 0 of epoch 1 must not arrive before what is in flight
     p.answer(other)
     (request,) = p.turn()
     assert stamps(request) == [(1000, 1, 0)]
@@ -146,7 +146,7 @@ def test_a_batch_given_up_with_its_fate_unknown_holds_the_next_back():
     second = p.put(b"second")  # under way behind it
     p.tick(10_000)
     assert p.done[b"lost"].error is not None
-    p.hold(b"third")  # nothing new before it is known whether the numbers fit
+    p.hold(b"third")  # nothing new before it is known whether the sequence fits
     p.answer(second, base_offset=1)
     (third,) = p.turn()
     assert stamps(third) == [(1000, 0, 3)], "the broker took the second: so it has the lost one, too"
@@ -221,7 +221,7 @@ def test_nothing_goes_out_without_an_id():
 
 @dataclass
 class Log:
-    """One partition as Kafka's broker keeps it: what was written, and what it remembers of the producer.
+    """One partition as Kafka's broker keeps it: what was written, and what it remembers about the producer.
 
     A batch of more than `most` records is too large.
     """
@@ -233,7 +233,7 @@ class Log:
     recent: list[tuple[int, int, int, int]] = field(default_factory=list)
 
     def append(self, batch: Sent) -> tuple[ErrorCode, int]:
-        """Write a batch, or say why not."""
+        """Write a batch, or return the reason for refusing it."""
         header = batch.header
         if header.record_count > self.most:
             return ErrorCode.MESSAGE_TOO_LARGE, -1
@@ -263,7 +263,7 @@ FATES = ("answered", "lost before", "lost after", "unreachable", "refused")
 @settings(max_examples=examples(300), deadline=None)
 @given(data=st.data())
 def test_every_record_is_written_once_and_in_order_whatever_happens(data):
-    """Requests and answers are lost, brokers refuse, connections break: then the log is what was sent."""
+    """Requests and answers are lost, brokers refuse, connections break: the log still has exactly what was sent."""
     p = ProducerHarness(leaders=[1, 1, 2], settings={"linger_ms": 1, "delivery_timeout_ms": 10**9})
     logs = [Log(data.draw(st.integers(1, 6), "largest batch")) for _ in p.leaders]
     given_values: list[list[bytes]] = [[] for _ in p.leaders]
@@ -290,7 +290,7 @@ def test_every_record_is_written_once_and_in_order_whatever_happens(data):
 
 
 def answer_one(p: ProducerHarness, logs: list[Log], fate: str, node_id: int) -> None:
-    """Let the oldest request of a broker meet its fate: a broken connection takes the younger ones with it."""
+    """Complete the oldest request of a broker as `fate` says: a broken connection takes the younger ones with it."""
     requests = [request for request in p.open if request.node_id == node_id]
     if not requests:
         return
@@ -319,7 +319,7 @@ def answer_one(p: ProducerHarness, logs: list[Log], fate: str, node_id: int) -> 
 
 @pytest.mark.parametrize("told", [None, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT])
 def test_what_may_have_been_written_keeps_its_numbers_when_the_batch_before_it_fails_for_good(told):
-    """Both batches were written, and what was told of them leaves it open; then the topic is forbidden for a while."""
+    """Both batches were written, but the answers do not say so; then the topic is forbidden for a while."""
     p = ProducerHarness.warmed()
     first, second = p.put(b"a"), p.put(b"b")
     if told is None:
@@ -336,7 +336,7 @@ def test_what_may_have_been_written_keeps_its_numbers_when_the_batch_before_it_f
 
 
 def test_what_is_under_way_before_a_refused_batch_keeps_its_numbers():
-    """It was sent to the former leader, and its answer is lost: it may be written."""
+    """It was sent to the former leader, and its answer is lost: it may have been written."""
     p = ProducerHarness.warmed()
     before = p.put(b"before")
     change_leader(p)
@@ -362,7 +362,7 @@ def change_leader(p: ProducerHarness) -> None:
 
 
 def test_at_most_five_batches_of_a_partition_are_under_way_though_its_leader_changes():
-    """A broker knows the last five again: behind five more, written by the next leader, the first would be unknown."""
+    """A broker recognizes the last five: after five more, written by the next leader, it would not know the first."""
     p = ProducerHarness.warmed()
     first = [p.put(b"%d" % number) for number in range(5)]
     change_leader(p)
@@ -379,7 +379,7 @@ def test_at_most_five_batches_of_a_partition_are_under_way_though_its_leader_cha
 
 
 def test_nothing_new_follows_what_was_acknowledged_before_an_earlier_batch():
-    """Or that one would be pushed out, one by one, of what the broker knows again."""
+    """Otherwise it would be pushed out, batch by batch, of those that the broker recognizes."""
     p = ProducerHarness.warmed()
     first = p.put(b"a")
     change_leader(p)
@@ -394,7 +394,7 @@ def test_nothing_new_follows_what_was_acknowledged_before_an_earlier_batch():
 
 
 def test_what_is_under_way_behind_a_batch_that_has_timed_out_keeps_its_numbers():
-    """Both may be written, answers are late. Under new numbers the second one would be written twice."""
+    """Both may have been written, answers are late. With new sequences the second one would be written twice."""
     p = ProducerHarness.warmed(settings={"delivery_timeout_ms": 30_000, "request_timeout_ms": 20_000})
     first = p.put(b"a")
     p.tick(15_000)

@@ -44,7 +44,7 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 class Reader:
-    """A consumer, and a book of what it has handed out. A commit that says more than the book fails the test."""
+    """A consumer, and a record of what it has handed out. A commit of more than that fails the test."""
 
     def __init__(self, bootstrap: str, group: str, **settings: Any) -> None:
         self.consumer = Consumer(
@@ -92,13 +92,13 @@ READING: dict[str, Callable[[Reader], list[int]]] = {
     ("how", "then"), [("poll", "poll"), ("poll", "iteration"), ("iteration", "iteration"), ("tables", "tables")]
 )
 def test_reading(bootstrap: str, how: str, then: str) -> None:
-    """However the call is interrupted, the next one goes on where the caller stands."""
+    """However the call is interrupted, the next one continues where the caller is."""
     read, read_on = READING[how], READING[then]
     small = {"max_partition_fetch_bytes": 60, "fetch_max_bytes": 60} if how == "tables" else {"max_poll_records": 3}
     reader = Reader(bootstrap, f"reading-{how}-{then}", **small)
     reader.seen += read(reader)
     calls = number = 0
-    while calls < 6:  # of iteration, each third goes to the loop's thread
+    while calls < 6:  # in iteration, every third call goes to the loop's thread
         number += 1
         interrupt = InterruptAt(number, consumer_face, loop, handout)
         try:
@@ -106,7 +106,7 @@ def test_reading(bootstrap: str, how: str, then: str) -> None:
         except KeyboardInterrupt:
             found = read_on(reader)
             if not interrupt.possible and found[0] > len(reader.seen):
-                reader.seen += range(len(reader.seen), found[0])  # one call's, and the caller was about to get it
+                reader.seen += range(len(reader.seen), found[0])  # of one call: the caller was about to get them
                 reader.wrong.clear()
             reader.seen += found
             assert reader.seen == list(range(len(reader.seen))), interrupt.where
@@ -120,7 +120,7 @@ def test_reading(bootstrap: str, how: str, then: str) -> None:
 
 
 def test_commit_callbacks_are_called_once_and_in_order(bootstrap: str) -> None:
-    """Where the interrupt comes before a callback has begun, the next call makes it."""
+    """If the interrupt comes before a callback has begun, the next call makes it."""
     reader = Reader(bootstrap, "callbacks")
     consumer, called = reader.consumer, []
     reader.seen += reader.poll()
@@ -147,7 +147,7 @@ def ended(consumer: Consumer) -> bool:
 
 
 def leave(consumer: Consumer) -> None:
-    """Like `with` does it."""
+    """Does what `with` does."""
     consumer.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
 
 
@@ -176,7 +176,7 @@ def join(thread: threading.Thread) -> None:
 
 
 def test_a_producer_whose_start_was_interrupted_goes_when_it_is_dropped() -> None:
-    """`__enter__` of its `with` was the call: nobody can close it."""
+    """The call was the `__enter__` of its `with`: nobody can close it."""
     before, open_before = set(threading.enumerate()), set(outbox._open)
     number, interrupt = 0, InterruptAt(0, producer_module, outbox, loop)
     while number == 0 or interrupt.happened:
@@ -185,22 +185,23 @@ def test_a_producer_whose_start_was_interrupted_goes_when_it_is_dropped() -> Non
         producer = Producer(bootstrap_servers="127.0.0.1:1")
         with suppress(KeyboardInterrupt):
             interrupt.run(producer.start)
-        if producer._outbox._lock.locked():  # at the end of its `with`, where the interpreter looks for no signal
+        # At the end of its `with`, where the interpreter does not check for signals.
+        if producer._outbox._lock.locked():
             assert not interrupt.possible, interrupt.where
             producer._outbox._lock.release()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)
             del producer
         for thread in set(threading.enumerate()) - before:
-            if thread.name == "muster-producer":  # not one that a broker of this process begins meanwhile
+            if thread.name == "muster-producer":  # not one that a broker of this process starts meanwhile
                 join(thread)
                 assert not thread.is_alive(), interrupt.where
         assert outbox._open <= open_before, interrupt.where
 
 
 def test_closing(bootstrap: str) -> None:
-    """What has been handed out is committed or is not, by the way the call was taken; closing again ends it."""
-    before = set(threading.enumerate())  # of other tests, in whatever order they run
+    """What was handed out is committed or not, depending on how far the call got; closing again completes it."""
+    before = set(threading.enumerate())  # left by other tests, in whatever order they run
     number = 0
     while True:
         number += 1
@@ -268,7 +269,7 @@ def test_ctrl_c_while_close_runs_the_listener_leaves_the_group(bootstrap: str, w
 @pytest.mark.any_loop
 @pytest.mark.parametrize("times", [1, 2])
 async def test_a_close_that_is_cancelled_in_the_listener_leaves_the_group(bootstrap: str, times: int) -> None:
-    """Cancelled again it ends at once, whether or not the coordinator has answered."""
+    """Cancelled again, it ends at once, whether or not the coordinator has answered."""
     reached = asyncio.Event()
 
     class Listener(RebalanceListener):

@@ -1,4 +1,4 @@
-"""Joining a group: J5, how a member takes each error of a join, what makes it join again, late answers."""
+"""Joining a group: J5, how a member handles each error of a join, what makes it rejoin, late answers."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_a_member_by_pattern_follows_a_leader_that_knows_more_topics():
 
 
 def test_the_answer_to_a_join_that_was_given_up_is_dropped():
-    """A commit that was under way says NOT_COORDINATOR while the join is parked: the join is void."""
+    """A commit in flight gets NOT_COORDINATOR while the join is parked: the join is void."""
     consumer = stable_member()
     consumer.commit({"flights-0": 1})
     consumer.rebalance()
@@ -230,7 +230,7 @@ def test_the_answer_to_a_join_that_was_given_up_is_dropped():
 
 @pytest.mark.parametrize("how", ["answered", "failed"])
 def test_a_join_of_a_former_subscription_means_nothing_to_the_one_that_waits(how):
-    """The user unsubscribes amid a rebalance and subscribes again: two joins wait, and the older one comes back."""
+    """The user unsubscribes during a rebalance and subscribes again: two joins wait, and the older one is answered."""
     consumer = stable_member()
     consumer.rebalance()
     consumer.finish_callback()

@@ -1,4 +1,4 @@
-"""Answers that come when their time is over, and errors that come while something else is under way."""
+"""Answers that arrive too late, and errors that come while something else is in progress."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ REFUSALS = {
 @pytest.mark.parametrize("kind", REFUSALS)
 @pytest.mark.parametrize("how", ["refused", "unanswered"])
 def test_what_is_left_of_a_former_coordinator_does_not_give_up_the_new_one(kind: Any, how: str) -> None:
-    """Several requests are under way to it. The first answer gives it up; the others say the same, and it is known."""
+    """Several requests to it are in flight. The first answer makes the member give it up; the others add nothing
+    new."""
     consumer = stable_member()
     consumer.auto.discard(m.OffsetFetchRequest)
     consumer.commit({"flights-0": 1})
@@ -56,7 +57,7 @@ def test_what_is_left_of_a_former_coordinator_does_not_give_up_the_new_one(kind:
 
 
 def test_a_join_that_is_parked_at_a_coordinator_that_was_given_up_is_not_waited_for() -> None:
-    """Its connection is closed for it, which says nothing about the new coordinator."""
+    """Its connection is closed for that reason, which says nothing about the new coordinator."""
     consumer = stable_member()
     consumer.commit({"flights-0": 1})
     consumer.rebalance()
@@ -71,7 +72,7 @@ def test_a_join_that_is_parked_at_a_coordinator_that_was_given_up_is_not_waited_
 
 
 def test_a_commit_that_timed_out_at_the_coordinator_has_it_looked_up_anew() -> None:
-    """As with Kafka's own client: it could not write, so that it may be one no longer."""
+    """Like Kafka's own client: it could not write, so it may no longer be the coordinator."""
     consumer = stable_member()
     outcome = consumer.commit({"flights-0": 1}, until=consumer.now + 60_000)
     consumer.coordinator = 2
@@ -86,7 +87,8 @@ def test_a_commit_that_timed_out_at_the_coordinator_has_it_looked_up_anew() -> N
 
 
 def test_a_share_out_of_a_rebalance_that_was_given_up_is_not_taken() -> None:
-    """The coordinator moves while the member waits for its share; it joins at the new one; then the old share comes."""
+    """The coordinator moves while the member waits for its assignment; it joins at the new one; then the old assignment
+    comes."""
     consumer = stable_member()
     consumer.commit({"flights-0": 1})
     consumer.rebalance()
@@ -140,7 +142,7 @@ def test_the_commits_before_a_rebalance_are_as_patient_as_if_there_had_been_none
 
 
 def test_whether_a_topic_is_gone_is_looked_up_and_not_waited_for() -> None:
-    """H6. The coordinator knows of the deletion before this member's metadata is old enough to be asked for again."""
+    """H6. The coordinator knows of the deletion before this member's metadata is old enough to be refreshed."""
     consumer = stable_member(enable_auto_commit=True, auto_commit_interval_ms=10**9, metadata_max_age_ms=10**7)
     del consumer.topics["flights"]
     consumer.rebalance()
@@ -170,7 +172,7 @@ def test_no_group_is_joined_by_a_pattern_that_was_not_matched_yet() -> None:
 
 
 def test_each_join_by_a_pattern_asks_for_metadata_before() -> None:
-    """All members find a new topic in one rebalance, not one after the other."""
+    """All members discover a new topic in one rebalance, not one after the other."""
     consumer = ConsumerHarness(enable_auto_commit=False, listening=False, metadata_max_age_ms=10**7)
     consumer.core.subscribe_pattern(re.compile("flights.*"))
     consumer.enter_poll()
@@ -213,7 +215,7 @@ def test_a_leader_minds_the_topics_that_its_assignor_has_added() -> None:
 
 
 def test_a_commit_of_the_generation_that_is_being_left_says_that_the_member_is_out() -> None:
-    """The member is joining anew, and its generation is the one that was committed under: it is not known any more."""
+    """The member is rejoining, and its generation is the one used for the commit: it is no longer known."""
     consumer = stable_member()
     outcome = consumer.commit({"flights-0": 1}, until=consumer.now + 60_000)
     consumer.rebalance()
@@ -227,7 +229,8 @@ def test_a_commit_of_the_generation_that_is_being_left_says_that_the_member_is_o
 
 
 def test_a_static_member_that_has_joined_anew_is_not_fenced_by_a_commit_of_before() -> None:
-    """The commit is of the generation before; only one of this generation says that another took its place."""
+    """The commit is from the previous generation; only one of this generation proves that another instance took
+    over."""
     consumer = stable_member(group_instance_id="i1")
     outcome = consumer.commit({"flights-0": 1}, until=consumer.now + 60_000)
     consumer.rebalance()
@@ -240,7 +243,7 @@ def test_a_static_member_that_has_joined_anew_is_not_fenced_by_a_commit_of_befor
 
 
 def test_what_was_to_be_released_is_lost_when_the_member_is_thrown_out_meanwhile() -> None:
-    """The commit before the release is under way; the group forgets the member: others may own all of it already."""
+    """The commit before the release is in flight; the group forgets the member: others may own everything already."""
     consumer = stable_member(enable_auto_commit=True, auto_commit_interval_ms=10**9, **COOPERATIVE)
     consumer.rebalance()
     consumer.accept_commit()
@@ -253,7 +256,7 @@ def test_what_was_to_be_released_is_lost_when_the_member_is_thrown_out_meanwhile
 
 
 def test_a_heartbeat_of_before_says_nothing_about_the_rebalance_that_has_come_since() -> None:
-    """It was under way while the member joined: the group that it calls rebalancing is the one it has joined."""
+    """It was in flight while the member joined: the group that it calls rebalancing is the one it has joined."""
     consumer = stable_member()
     consumer.tick(3_000)
     consumer.core.enforce_rebalance("why not")
@@ -284,7 +287,7 @@ def test_a_partition_that_was_to_be_given_up_and_is_kept_after_all_is_read_on() 
 
 
 def test_what_is_to_be_released_is_neither_handed_out_nor_committed_before_the_user_comes_back() -> None:
-    """The share comes while the user handles records: its position is behind them, and they are not handled yet."""
+    """The assignment comes while the user handles records: the position is past them, but they are not handled yet."""
     consumer = stable_member(enable_auto_commit=True, auto_commit_interval_ms=10**9, **COOPERATIVE)
     consumer.rebalance()
     consumer.accept_commit()
@@ -315,7 +318,7 @@ def test_a_member_that_leaves_does_not_join_while_its_listener_runs() -> None:
 
 
 def test_each_call_of_the_listener_has_the_time_of_a_poll() -> None:
-    """Two that follow each other, for what is released and for what is new, are not one stay away."""
+    """Two consecutive calls, for the released and for the new partitions, do not add up to one long absence."""
     consumer = stable_member(
         max_poll_interval_ms=10_000, heartbeat_interval_ms=1_000, session_timeout_ms=60_000, **COOPERATIVE
     )
@@ -380,7 +383,7 @@ def test_a_good_answer_of_the_coordinator_makes_the_next_failure_a_first_one() -
 
 
 def test_the_interval_of_auto_commits_begins_with_the_assignment() -> None:
-    """What is assigned was committed a moment ago, by its former owner or by the commit before the rebalance."""
+    """The assigned partitions were just committed, by their former owner or by the commit before the rebalance."""
     consumer = stable_member(enable_auto_commit=True, auto_commit_interval_ms=5_000)
     consumer.rebalance()
     consumer.accept_commit()
@@ -397,14 +400,15 @@ def test_the_interval_of_auto_commits_begins_with_the_assignment() -> None:
 
 
 def test_whoever_may_not_use_its_group_is_told_though_it_assigned_by_hand() -> None:
-    """It waits for the offsets committed in a group that it may not see: the user has asked nothing, and is told."""
+    """It waits for the committed offsets of a group that it may not see: the user has not asked for them, but gets the
+    error."""
     consumer = ConsumerHarness(enable_auto_commit=False)
     consumer.auto.discard(m.FindCoordinatorRequest)
     refused = m.FindCoordinatorResponse(
         coordinators=[m.Coordinator(GROUP, error_code=int(ErrorCode.GROUP_AUTHORIZATION_FAILED))]
     )
     consumer.core.assign(tps("flights-0"))
-    for _ in range(2):  # at each poll, once
+    for _ in range(2):  # once at each poll
         consumer.enter_poll()
         consumer.tick(5_000)
         consumer.answer(m.FindCoordinatorRequest, refused)

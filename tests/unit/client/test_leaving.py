@@ -1,4 +1,4 @@
-"""Leaving a group, whatever is under way."""
+"""Leaving a group, whatever is in progress."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_static_member_does_not_leave():
 
 
 def test_leaving_amid_a_join_goes_by_another_connection():
-    """The broker reads nothing behind a parked join."""
+    """The broker reads nothing after a parked join."""
     consumer = stable_member()
     consumer.rebalance()
     consumer.finish_callback()
@@ -47,7 +47,7 @@ def test_leaving_amid_a_join_goes_by_another_connection():
     leave(consumer)
     assert consumer.channel(LeaveGroupRequest) is Channel.DATA
     assert consumer.disconnected == [1]
-    consumer.accept_join(2)  # too late: nobody listens
+    consumer.accept_join(2)  # too late: nobody waits for it
     assert consumer.sent(SyncGroupRequest) == []
     assert consumer.member.state is MemberState.UNJOINED
 
@@ -60,8 +60,9 @@ def test_leaving_amid_a_cooperative_rebalance_loses_what_is_owned():
 
 
 def test_leaving_amid_a_join_reaches_the_coordinator_though_a_heartbeat_fails_with_its_connection():
-    """The connection of the parked join is closed only when the request to leave is made: the heartbeat on it fails,
-    the coordinator is given up, and none was left to tell, so that the group waited out the member's session."""
+    """The parked join's connection used to be closed only when the LeaveGroup request was built: the heartbeat on it
+    failed, the coordinator was given up, and there was nobody left to notify, so the group waited for the member's
+    session to expire."""
     consumer = manual(partition_assignment_strategy="cooperative-sticky")
     consumer.auto.discard(HeartbeatRequest)
     consumer.stable()
@@ -70,7 +71,7 @@ def test_leaving_amid_a_join_reaches_the_coordinator_though_a_heartbeat_fails_wi
     consumer.tick(0)
     assert len(consumer.sent(HeartbeatRequest)) == len(consumer.sent(JoinGroupRequest)) == 1
     leave(consumer)
-    if consumer.disconnected:  # what the driver does at once
+    if consumer.disconnected:  # the driver does this at once
         consumer.fail(HeartbeatRequest)
     consumer.finish_callback()
     assert len(consumer.sent(LeaveGroupRequest)) == 1

@@ -48,7 +48,7 @@ def test_a_timeout_cancels_the_work(thread):
         finally:
             cancelled.set()
 
-    while not began.is_set():  # on a busy machine the time may be over before: then there is nothing to cancel
+    while not began.is_set():  # on a busy machine the timeout may pass before: then there is nothing to cancel
         with pytest.raises(KafkaTimeoutError, match="20 ms"):
             thread.run(wait(), timeout_ms=20)
     assert cancelled.wait(20)
@@ -170,7 +170,7 @@ def test_a_thread_that_was_not_started_works_in_a_forked_child(thread):
 
 
 def test_an_interrupt_while_python_waits_for_the_thread_is_an_interrupt(thread, monkeypatch):
-    """It comes when `Condition.wait` has just released its lock, which is released again then."""
+    """It comes when `Condition.wait` has just released its lock, which is then released a second time."""
     start = threading.Thread.start
 
     def unlocked(self):

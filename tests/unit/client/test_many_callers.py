@@ -1,4 +1,4 @@
-"""Several callers of one consumer, callers that go away in the midst of a call, and calls within calls."""
+"""Several callers of one consumer, callers that leave in the middle of a call, and calls within calls."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ZERO = TopicPartition("flights", 0)
 
 
 def in_thread(function: Callable[[], Any]) -> tuple[threading.Thread, list[BaseException]]:
-    """A thread that calls a function, and what that raises there."""
+    """A thread that calls a function, and what the call raises."""
     raised: list[BaseException] = []
 
     def call() -> None:
@@ -151,10 +151,10 @@ def test_wakeup_ends_other_calls_that_wait(call: Callable[[Consumer], object], b
         assert consumer.poll(10) == {}
         consumer.seek(ZERO, 7)
         consumer.wakeup()
-        assert consumer.position(ZERO) == 7  # which need not wait
+        assert consumer.position(ZERO) == 7  # this one need not wait
         with pytest.raises(WakeupError):
             consumer.poll(10)
-        consumer.close(0)  # without waiting for what no broker acknowledges
+        consumer.close(0)  # without waiting for an acknowledgement that no broker sends
 
 
 def test_wakeup_by_a_signal_loses_nothing(world: World) -> None:
@@ -178,7 +178,7 @@ def test_wakeup_by_a_signal_loses_nothing(world: World) -> None:
 
 
 async def test_a_poll_that_is_cancelled_anywhere_loses_nothing(world: World) -> None:
-    """After each number of steps of the event loop, until the poll is done before it can be cancelled."""
+    """After each number of steps of the event loop, until the poll completes before it can be cancelled."""
     consumer = AsyncConsumer(**world.settings)
     consumer.subscribe([world.topic])
     seen: list[int] = []
@@ -281,7 +281,7 @@ def test_a_listener_that_closes_while_the_consumer_is_closed(world: World) -> No
 
 
 def test_closing_during_a_rebalance(world: World) -> None:
-    """The other member's join is parked; this one's too, or it is about to be."""
+    """The other member's join is parked; this one's is too, or is about to be."""
     with Consumer(**world.settings) as one:
         one.subscribe([world.topic])
         first(one, max_records=10)

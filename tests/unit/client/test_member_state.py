@@ -1,4 +1,4 @@
-"""A member's state goes only where the table leads, from which docs/reference/rebalancing.md has its diagram."""
+"""A member only makes the state transitions in the table, from which docs/reference/rebalancing.md has its diagram."""
 
 from __future__ import annotations
 

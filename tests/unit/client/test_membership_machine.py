@@ -1,7 +1,7 @@
-"""A member under any order of answers, errors, lost connections, comings and goings of its user (Hypothesis).
+"""A member under any order of answers, errors, lost connections and calls of its user (Hypothesis).
 
-Whatever happens: it comes to rest, the listener's view and the assignment agree, nothing is owned that the group did
-not give, and once everything is answered well the member is stable again.
+Whatever happens: it comes to rest, the listener's view and the assignment agree, it owns only what the group assigned,
+and once everything is answered normally the member is stable again.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class Member(RuleBasedStateMachine):
     def a_topic_changes(self, count):
         self.consumer.topics["flights"] = count
 
-    # --- what always holds -------------------------------------------------------------------------------------------
+    # --- invariants -------------------------------------------------------------------------------------------
 
     @invariant()
     def nothing_is_owned_that_was_not_given(self):
@@ -183,14 +183,14 @@ class Member(RuleBasedStateMachine):
         self.consumer.events = [event for event in self.consumer.events if not isinstance(event, Fatal)]
 
     def share(self):
-        """What the group gives now: what the member decided as its leader, or everything that it joined for."""
+        """The current assignment: what the member decided as the leader, or everything that it subscribed to."""
         everything = [
             TopicPartition(name, n) for name in sorted(self.joined) for n in range(self.consumer.topics[name])
         ]
         return self.consumer.shares().get("m1", everything)
 
     def answer_well(self):
-        """One step towards a healthy group. Whether there was nothing left to do."""
+        """One step towards a healthy group. Returns whether there was nothing left to do."""
         consumer, member = self.consumer, self.consumer.member
         self.the_user_comes()
         if any(isinstance(event, RebalanceCallback) for event in consumer.events):

@@ -1,4 +1,4 @@
-"""What a client knows of the cluster, and when it asks."""
+"""What a client knows about the cluster, and when it requests metadata."""
 
 import pytest
 from hypothesis import given
@@ -202,7 +202,7 @@ def test_a_request_for_an_update_waits_for_the_backoff():
 
 
 def test_what_is_found_to_be_stale_while_a_request_is_under_way_is_asked_for_once_more():
-    """The answer may be older than what was found."""
+    """The answer may be older than the observation."""
     c = Cluster.knowing(topic())
     c.now += 1_000
     c.metadata.request_update(c.now)
@@ -309,7 +309,7 @@ def test_a_leader_that_is_no_broker_is_none():
 
 
 def test_an_older_epoch_does_not_replace_a_newer_one():
-    """KIP-320: the broker that answered has not heard of the newest leader yet."""
+    """KIP-320: the broker that answered does not know the newest leader yet."""
     c = Cluster.knowing(topic(leader=2, epoch=4))
     c.refresh(topic(leader=1, epoch=3))
     assert (c.metadata.leader(FLIGHTS), c.metadata.leader_epoch(FLIGHTS)) == (2, 4)
@@ -394,7 +394,7 @@ def test_to_start_over_is_to_ask():
 
 
 def test_a_topic_that_was_not_asked_for_this_time_is_what_it_was():
-    """The sequence: a request for other topics is under way, and the topic is of interest again."""
+    """The sequence: a request for other topics is in flight, and the topic is of interest again."""
     c = Cluster.knowing(topic())
     c.metadata.set_interest({"airports"})
     send = c.ask()
@@ -427,7 +427,7 @@ def test_an_older_answer_does_not_make_a_partition_leaderless_that_has_a_leader(
 
 
 def in_vain(c, until):
-    """Ask again and again, without an answer."""
+    """Ask repeatedly, without an answer."""
     while c.deadline() < until:
         c.now = c.deadline()
         c.ask().on_reply(Failure(FailureKind.TIMEOUT, "no answer"), c.now)

@@ -1,4 +1,4 @@
-"""What `metrics()` tells: Kafka's names, and values of what was really done."""
+"""What `metrics()` reports: Kafka's names, with values of what really happened."""
 
 from __future__ import annotations
 

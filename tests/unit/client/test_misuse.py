@@ -1,4 +1,4 @@
-"""Calls that cannot be meant as they stand: each is refused with a sentence that says what to write instead."""
+"""Calls that cannot be intended: each is refused with a sentence that says what to write instead."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def client(cls: type) -> Any:
 
 
 async def told(cls: type, name: str, times: Iterable[Any]) -> list[str]:
-    """How a client's method refuses each of these times."""
+    """How a client's method refuses each of these timeouts."""
     made = client(cls)
     try:
         if hasattr(made, "assign"):

@@ -1,4 +1,4 @@
-"""ListOffsets, OffsetCommit and OffsetFetch as requests and answers: one builder and one reader for all who ask."""
+"""ListOffsets, OffsetCommit and OffsetFetch as requests and answers: all callers share one builder and one reader."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_broker_before_0_10_1_answers_with_a_list_and_looks_up_no_time() -> No
         (version, partitions)
         for version in range(m.OffsetFetchRequest.MIN_VERSION, 10)
         for partitions in (None, [A0, B0, A1], [])
-        if version >= 2 or partitions is not None  # before there is no way to ask for all
+        if version >= 2 or partitions is not None  # older versions cannot ask for all
     ],
 )
 def test_a_fetch_request_fits_every_version_with_names(version: int, partitions: list[TopicPartition] | None) -> None:
@@ -94,7 +94,7 @@ def test_both_shapes_of_a_fetch_response_say_the_same() -> None:
 
 @pytest.mark.parametrize("version", range(m.OffsetFetchRequest.MIN_VERSION, 10))
 def test_all_offsets_of_several_groups_are_asked_for_at_once(version: int) -> None:
-    """From Kafka 3.0 on (KIP-709)."""
+    """Since Kafka 3.0 (KIP-709)."""
     if version < 8:
         with pytest.raises(UnsupportedVersionError, match="takes a single group"):
             fetch_all_request(version, ["g", "h"])
@@ -118,7 +118,7 @@ def test_what_is_said_of_several_groups() -> None:
 
 
 class _OneBroker:
-    """The calls of an admin client to one broker that speaks OffsetFetch up to a version."""
+    """An admin client's calls to one broker that supports OffsetFetch up to a version."""
 
     def __init__(self, version: int) -> None:
         self.version = version

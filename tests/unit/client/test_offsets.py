@@ -1,4 +1,4 @@
-"""Looking up offsets: resets that go on until they succeed, questions that are answered or given up."""
+"""Looking up offsets: resets that are retried until they succeed, lookups that are answered or given up."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def alone(**settings: Any) -> ConsumerHarness:
 
 
 def resetting(**settings: Any) -> ConsumerHarness:
-    """One that has just asked where its partition begins, or ends."""
+    """A consumer that has just requested the beginning or end of its partition."""
     consumer = alone(**settings)
     consumer.core.assign([ZERO])
     consumer.enter_poll()
@@ -152,7 +152,7 @@ def test_a_reset_to_the_end_is_to_the_end_of_what_may_be_read(level: str, number
 
 
 def test_the_answer_to_another_reset_than_the_user_wants_now_is_dropped() -> None:
-    """The sequence: the end is asked for; the user seeks to the beginning; the answer to the old question arrives."""
+    """The sequence: the end is requested; the user seeks to the beginning; the answer to the old request arrives."""
     consumer = resetting()
     consumer.core.subscription.request_reset(ZERO, OffsetReset.EARLIEST)
     tell(consumer, 7)
@@ -182,7 +182,7 @@ def test_a_question_that_was_refused_does_not_keep_the_core_busy() -> None:
 
 
 def test_a_leader_is_asked_under_its_epoch() -> None:
-    """So that one that was superseded refuses, and does not tell of its own end."""
+    """A leader that was replaced then refuses, instead of reporting its own end offset."""
     consumer = resetting()
     assert consumer.core.metadata.update_leader(ZERO, 2, 6, None)
     tell(consumer, code=ErrorCode.FENCED_LEADER_EPOCH)

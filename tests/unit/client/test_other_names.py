@@ -1,4 +1,4 @@
-"""A setting of another client is refused with what it is here, or why there is none."""
+"""A setting of another client is refused, with its equivalent here, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ALL = set().union(*KNOWN.values())
 
 
 def refused(config: type[ClientConfig], name: str) -> str | None:
-    """The sentence about a name, None if it is a setting."""
+    """The error for a name; None if it is a setting."""
     if name.replace(".", "_") in KNOWN[config]:
         return None
     with pytest.raises(ConfigError) as told:
@@ -119,7 +119,7 @@ def test_the_page_for_those_who_come_says_the_same() -> None:
         settings = re.findall(r"`(\w+)`", ours)
         assert ALL.issuperset(word for word in settings if word != "Assignor")
         for name in re.findall(r"`([\w.]+)`", librdkafkas):
-            assert name in LISTS["librdkafka"] or name == "oauth_cb"  # which is confluent-kafka's own
+            assert name in LISTS["librdkafka"] or name == "oauth_cb"  # confluent-kafka's own setting
             known = name.replace(".", "_")
             here = re.split(r"\W", other_names.EQUIVALENT.get(known, known))[0]
             assert here in settings, name

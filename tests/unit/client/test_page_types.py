@@ -1,4 +1,4 @@
-"""The Python of the pages, as a type checker sees it in a user's program."""
+"""The Python code of the pages, as a type checker sees it in a user's program."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def in_a_coroutine(text: str) -> str:
 
 
 def test_every_block_passes_mypy_in_strict_mode(tmp_path: Path) -> None:
-    """But for what lies in packages of others that have no types."""
+    """Except for errors about other packages that have no types."""
     made = programs()
     assert {name for name in made if name.startswith("migrating")} >= {
         "migrating_muster",
@@ -47,7 +47,7 @@ def test_every_block_passes_mypy_in_strict_mode(tmp_path: Path) -> None:
         (tmp_path / f"{name}.py").write_text(text)
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file", "", "--cache-dir", "cache", "."]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    # What fixtures give needs no annotation in a user's tests.
+    # Values from fixtures need no annotation in a user's tests.
     of_others = r".*(\[import-untyped\]|\[import-not-found\])$|testing_.*\[no-untyped-def\]$"
     told = [line for line in done.stdout.splitlines() if ": error: " in line and not re.match(of_others, line)]
     assert told == [], done.stdout

@@ -1,4 +1,4 @@
-"""The partitioner against values that Kafka 4.2's own classes gave, and the sticky choice."""
+"""The partitioner against values from Kafka 4.2's own classes, and the sticky choice."""
 
 from collections import Counter
 

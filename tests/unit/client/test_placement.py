@@ -1,4 +1,5 @@
-"""Where records go, and what waits aside until it can be placed: order, deadlines, and what partitions are drawn."""
+"""How records get their partitions, and what waits until it can be placed: order, deadlines, and which partitions are
+drawn."""
 
 from collections import Counter
 
@@ -11,7 +12,7 @@ from tests.support.producer_harness import TOPIC, ProducerHarness
 
 
 def test_a_record_does_not_overtake_one_that_still_waits_aside():
-    """The topic has become known, but the first record is placed only at the next poll."""
+    """The topic is now known, but the first record is placed only at the next poll."""
     p = ProducerHarness(topic_exists=False)
     p.give(b"first", partition=0)
     p.turn()
@@ -99,7 +100,7 @@ def test_a_topic_whose_records_linger_is_not_idle():
 
 
 def test_records_without_keys_leave_a_partition_that_is_gone():
-    """The topic was made anew with fewer."""
+    """The topic was created again with fewer partitions."""
     p = ProducerHarness(leaders=[1, 1, 1])
     used = set()
     for number in range(30):
@@ -118,7 +119,7 @@ def test_records_without_keys_leave_a_partition_that_is_gone():
 
 
 def drawn(adaptive, *, waiting=0, stalled=(), leaders=(1, 2), patience_ms=1_000):
-    """How often each of two partitions is drawn while so many batches wait for the first."""
+    """How often each of two partitions is drawn while this many batches wait for the first."""
     settings = {
         "partitioner_adaptive_partitioning_enable": adaptive,
         "partitioner_availability_timeout_ms": patience_ms,
@@ -187,7 +188,7 @@ def test_a_partitioner_is_given_all_partitions_where_none_has_a_leader():
 
 
 def test_no_partition_starves_behind_another():
-    """Each request has room for one batch; both partitions have more than that waiting."""
+    """Each request can hold one batch; both partitions have more than that waiting."""
     settings = {
         "enable_idempotence": False,
         "max_in_flight_requests_per_connection": 1,

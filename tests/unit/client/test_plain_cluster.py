@@ -1,4 +1,4 @@
-"""Blocking calls to several brokers: some that stand still, and leaders that move while a range is read."""
+"""Blocking calls to several brokers: some that are suspended, and leaders that move while a range is read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ REQUEST_S = 30.0
 
 
 class World:
-    """Brokers 1 to 3 at ports 1 to 3. Requests are noted in `asked`; a `frozen` broker takes all the time there is."""
+    """Brokers 1 to 3 at ports 1 to 3. Requests are recorded in `asked`; a `frozen` broker takes all the time there
+    is."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -54,7 +55,7 @@ class World:
 
 
 class Link:
-    """In place of a connection."""
+    """Replaces a connection."""
 
     world: World
 
@@ -115,7 +116,7 @@ def test_a_broker_that_stands_still_is_asked_last_until_it_answers(world):
 
 
 def test_a_leader_that_stands_still_takes_the_time_of_one_try_only(world):
-    """The first try takes all the time that a question has; the second one finds the new leader."""
+    """The first attempt takes all the time of one request; the second one finds the new leader."""
     found = cluster()
     found.topics(["t"])
     world.frozen, world.leader, world.epoch = {1}, 2, 6
@@ -140,14 +141,14 @@ def test_without_recovery_only_known_brokers_are_asked(world):
 
 
 def test_brokers_before_kafka_0_11_are_asked_for_metadata_too(world):
-    """Their versions cannot say that no topic is to be created."""
+    """Their request versions cannot say that no topic should be created."""
     world.versions = {m.MetadataRequest: 1}
     cluster().topics(["t"])
     assert framing.encode_request(world.last, 1, 1, "")
 
 
 def test_brokers_before_kafka_0_10_1_are_not_asked_for_offsets_by_time(world):
-    """They know only the times of segments, so the offset would be another record's."""
+    """They only know the times of segments, so the offset would be another record's."""
     world.versions = {m.ListOffsetsRequest: 0}
     found = cluster()
     assert found.list_offsets({T0: -1}) == {T0: 7}
@@ -164,7 +165,7 @@ def batch(base: int) -> bytes:
 
 
 def moves(epoch: int) -> Callable[[int, m.FetchRequest], m.FetchResponse]:
-    """Broker 1 says that broker 2 leads by now."""
+    """Broker 1 says that broker 2 is the leader now."""
 
     def fetched(port: int, request: m.FetchRequest) -> m.FetchResponse:
         offset = request.topics[0].partitions[0].fetch_offset
@@ -180,7 +181,7 @@ def moves(epoch: int) -> Callable[[int, m.FetchRequest], m.FetchResponse]:
 
 
 def read(world: World) -> int:
-    """How many records a reader of three gets, of which the metadata says that broker 1 leads them."""
+    """How many of three records a reader gets whose metadata says that broker 1 is the leader."""
     reader: Any = RangeReader(FetchSettings(ClientConfig()), T0, 0, 3, ID)
     reader._cluster = found = cluster()
     found.topics(["t"])

@@ -1,4 +1,4 @@
-"""Arrow tables out of the fetcher: the same records, positions and errors as its Python objects."""
+"""Arrow tables from the fetcher: the same records, positions and errors as its Python objects."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def offsets(tables):
 
 
 def damaged(broker, index, at):
-    """The log of P0 with one byte of one batch turned."""
+    """Inverts one byte of one batch in the log of P0."""
     base, after, batch = broker.logs[P0][index]
     batch = bytearray(batch)
     batch[at] ^= 0xFF
@@ -82,7 +82,7 @@ def test_what_stands_before_a_damaged_batch_is_handed_out_then_comes_the_error(a
     damaged(broker, 1, at)
     broker.exchange()
     state = broker.subscription.state(P0)
-    state.leader, state.seen_version = (1, 0), 1  # for which the position was found to be good
+    state.leader, state.seen_version = (1, 0), 1  # the position was found to be valid for it
     assert offsets(reader_of(broker).collect()) == {P0: [0, 1]}
     assert (state.leader, state.seen_version) == ((1, 0), 1), "else it is validated, and the error goes with the queue"
     for _ in range(3):

@@ -14,7 +14,7 @@ from tests.support.one_broker import P0, P1, TOPIC_ID, OneBroker
 
 
 class TwoNodes(OneBroker):
-    """Node 1 leads both partitions, nodes 1 and 2 have replicas. Without sessions: each fetch says all it wants."""
+    """Node 1 leads both partitions, nodes 1 and 2 have replicas. Without sessions: each fetch is complete."""
 
     def _learn(self) -> None:
         self.metadata.set_interest({"t"})
@@ -42,7 +42,7 @@ class TwoNodes(OneBroker):
         send.on_reply(m.FetchResponse(responses=[m.FetchableTopicResponse("", TOPIC_ID, data)]), self.now)
 
     def only(self) -> AnySend:
-        """The one fetch that is due."""
+        """The only fetch that is due."""
         [send] = self.poll()
         return send
 
@@ -103,7 +103,7 @@ def test_after_metadata_max_age_the_leader_is_asked_again(broker: TwoNodes) -> N
     ],
 )
 def test_a_replica_that_cannot_serve_is_left_for_the_leader_after_a_backoff(broker: TwoNodes, error: ErrorCode) -> None:
-    for _ in range(3):  # the leader goes on naming it
+    for _ in range(3):  # the leader keeps naming it
         broker.reply(broker.only(), prefer=2)
         broker.reply(broker.only(), error=error)
         assert broker.subscription.needs_reset() == []
@@ -179,7 +179,7 @@ def test_a_replica_whose_broker_is_gone_is_not_asked(broker: TwoNodes) -> None:
 
 
 def test_one_that_waits_for_room_is_not_held_against_the_leader() -> None:
-    """Which broker's fetch is parked for less depends on where the waiting partition is fetched from."""
+    """Where the waiting partition is fetched from decides which broker's fetch is parked for a shorter time."""
     broker = TwoNodes({P0: [3, 3, 3], P1: [1]}, max_partition_fetch_bytes=1)
     state = broker.subscription.state(P0)
     state.preferred_replica, state.preferred_until = 2, 1 << 40

@@ -1,4 +1,4 @@
-"""The producer's rules, against scripted brokers and a clock that the test turns."""
+"""The producer's rules, against scripted brokers and a clock that the test moves."""
 
 from collections import Counter
 
@@ -533,7 +533,7 @@ def test_a_refused_producer_id_is_fatal():
 
 
 def test_a_broker_that_takes_nothing_for_a_while_gets_no_new_records_until_it_does():
-    """KIP-794. The time runs from when it was first ready to be sent to, however often that was looked at."""
+    """KIP-794. The time starts when it was first ready to be sent to, however often that was checked."""
     settings = {
         "enable_idempotence": False,
         "max_in_flight_requests_per_connection": 2,
@@ -566,7 +566,7 @@ def test_a_broker_that_takes_nothing_for_a_while_gets_no_new_records_until_it_do
 
 
 def test_a_batch_for_a_new_leader_waits_for_the_one_that_is_under_way_to_the_former():
-    """With one request under way at a time: two brokers would be asked at once, and the order lost."""
+    """With one request in flight at a time: two brokers would be asked at once, and the order lost."""
     p = ProducerHarness(leaders=[1], settings={"max_in_flight_requests_per_connection": 1, "enable_idempotence": False})
     first = p.put(b"a")
     assert p.metadata.update_leader(ZERO, 2, 50, Node(2, "two", 9092))

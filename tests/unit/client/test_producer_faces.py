@@ -1,4 +1,4 @@
-"""The faces of producer and admin: the same methods, and what they mind before a broker is involved."""
+"""The faces of producer and admin: the same methods, and what they check before a broker is involved."""
 
 import asyncio
 import threading
@@ -163,7 +163,7 @@ def test_a_serializer_that_raises_is_the_callers_affair():
 @pytest.mark.filterwarnings("always::ResourceWarning")
 def test_a_dropped_producer_warns_settles_its_records_and_frees_its_thread(monkeypatch):
     monkeypatch.setattr(outbox, "UNCLOSED_MS", 50)
-    before, open_before = set(threading.enumerate()), set(outbox._open)  # other tests' may end meanwhile
+    before, open_before = set(threading.enumerate()), set(outbox._open)  # other tests' threads may end meanwhile
     held = [Producer(bootstrap_servers=NOWHERE)]
     future = held[0].send("t", b"v")
     with pytest.warns(ResourceWarning, match="a Producer was dropped without close"):
@@ -228,7 +228,7 @@ async def test_closing_an_async_producer_twice_at_once_waits_for_the_one_end():
 
 
 async def test_whoever_waits_for_room_is_told_that_the_producer_was_closed():
-    """Its record has not been taken, and would never be told of."""
+    """Its record was not accepted, and its outcome would never be reported."""
     producer = AsyncProducer(bootstrap_servers=NOWHERE, buffer_memory=300)
     taken = await producer.send("t", bytes(200))
     waiting = asyncio.ensure_future(producer.send("t", bytes(200)))
@@ -301,7 +301,7 @@ def test_a_caller_that_waits_for_room_goes_on_when_there_is_some(monkeypatch):
 
 
 def test_a_caller_that_waits_for_room_is_refused_when_the_producer_is_closed_though_there_is_room_then():
-    """Accepted behind the end its future would stay pending for ever."""
+    """If it were accepted after the end, its future would stay pending forever."""
     outcome: list[object] = []
     with Producer(bootstrap_servers=NOWHERE, buffer_memory=2000) as producer:
         producer._engine.core.buffered_bytes = 1900
@@ -431,7 +431,7 @@ def test_fatal_errors_are_raised_by_send():
 
 
 def test_max_block_ms_is_kept_however_often_others_take_the_room(monkeypatch):
-    """Each time that there is room, another caller has it first. The time is the test's own."""
+    """Each time that there is room, another caller takes it first. The test sets the clock."""
     now = [1_000.0]
     waits = []
 

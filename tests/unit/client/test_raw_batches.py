@@ -1,4 +1,4 @@
-"""The fetcher where whole batches are handed out instead of records."""
+"""The fetcher if whole batches are handed out instead of records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_raw_batches_move_the_position_as_records_do() -> None:
 
 
 def test_raw_batches_that_were_begun_as_records_are_fetched_again() -> None:
-    """Two fetches of one application: `poll`, then `poll_arrow`. What was handed out does not come once more."""
+    """One application calls `poll`, then `poll_arrow`. Records that were handed out are not returned again."""
     broker = OneBroker.fetched({P0: [2, 2]}, max_batches=2)
     assert [r.offset for r in broker.fetcher.collect(2)[P0]] == [0, 1]
     assert broker.fetcher.collect_raw() == {}
@@ -26,7 +26,7 @@ def test_raw_batches_that_were_begun_as_records_are_fetched_again() -> None:
 
 
 def test_batches_in_front_of_the_position_are_passed_over() -> None:
-    """A broker may begin its answer before the offset that was asked for."""
+    """A broker may begin its answer before the offset that was requested."""
     broker = OneBroker({P0: [2, 2]})
     broker.subscription.seek(P0, 3)
     [send] = broker.poll()

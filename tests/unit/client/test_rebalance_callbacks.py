@@ -1,4 +1,5 @@
-"""What a rebalance tells the user, and when: the listener, needsJoinPrepare, eager and cooperative members (J8)."""
+"""What the user's listener is called with during a rebalance, and when: needsJoinPrepare, eager and cooperative members
+(J8)."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ def test_heartbeats_go_on_while_the_listener_thinks():
 
 
 def test_a_rebalance_waits_for_the_user_to_come_back():
-    """What was handed out may still be worked on: it is given up when the user polls again."""
+    """The records that were handed out may still be in use: partitions are given up when the user polls again."""
     consumer = stable_member()
     consumer.leave_poll()
     consumer.rebalance()
@@ -83,7 +84,7 @@ def test_partitions_of_a_member_that_was_thrown_out_are_lost(code, strategy):
 
 
 def test_a_generation_reset_while_the_listener_runs_makes_the_rest_lost():
-    """revoked is being handled; the heartbeat says unknown member; what is left must be called lost, not revoked."""
+    """revoked is being handled; the heartbeat gets UNKNOWN_MEMBER_ID; the rest must be called lost, not revoked."""
     consumer = manual(partition_assignment_strategy="cooperative-sticky")
     consumer.topics["airports"] = 1
     consumer.subscribe("flights", "airports")
@@ -154,7 +155,8 @@ def test_a_share_from_a_generation_that_ended_while_giving_up_is_not_taken():
 
 
 def test_the_spark_member_answers_a_revocation_when_it_is_done():
-    """A core without fetcher, always in poll: no position is looked up, heartbeats go on, the token ends the wait."""
+    """A core without a fetcher, always in poll: no position is looked up, heartbeats continue, the token ends the
+    wait."""
     consumer = stable_member(fetch=False, partition_assignment_strategy="cooperative-sticky")
     consumer.rebalance()
     consumer.let_in("flights-0 flights-1", 2, others={"m2": Subscription(["flights"])})

@@ -1,4 +1,4 @@
-"""The book of ids, epochs and sequences by itself: what a producer may send next, and under which numbers."""
+"""`Sequences` on its own: what a producer may send next, and with which id, epoch and sequence."""
 
 import pytest
 
@@ -39,7 +39,7 @@ def send(book, *batches):
 
 
 def under_way(book, *counts, place=PLACE):
-    """Batches that are under way, behind one that was acknowledged."""
+    """Batches that are in flight, after one that was acknowledged."""
     first, *rest = (batch(count, place) for count in (1, *counts))
     send(book, first)
     book.completed(first)
@@ -63,7 +63,7 @@ def test_a_new_epoch_counts_from_zero_what_is_under_way_by_its_records(book):
 
 
 def test_what_is_acknowledged_counts_within_its_epoch(book):
-    """Else the next gap would not be known for one, and its batch be refused for ever."""
+    """Otherwise the next gap would not be recognized as one, and its batch would be refused forever."""
     under_way(book, 5)
     x, y = batch(), batch()
     send(book, x, y)
@@ -90,13 +90,13 @@ def test_an_answer_to_the_former_numbers_begins_no_further_epoch(book, code):
     book.settle()
     assert book.producer_epoch == 1
     send(book, x)
-    book.can_retry(x, code, 9)  # and this one is to the new numbers
+    book.can_retry(x, code, 9)  # and this answer is to the new numbers
     book.settle()
     assert book.producer_epoch == 2
 
 
 def test_an_epoch_that_another_partition_asks_for_leaves_the_numbers_of_this_one(book):
-    """Written under the former numbers it would be written again under the new ones."""
+    """If it was written with the former numbers, it would be written again with the new ones."""
     x, y = under_way(book, 1, 1)
     (other,) = under_way(book, 1, place=OTHER)
     book.can_retry(x, OUT_OF_ORDER, -1)
@@ -113,7 +113,7 @@ def test_a_new_epoch_settles_what_was_unresolved(book):
     w, x, y, z = under_way(book, 1, 1, 1, 1)
     book.failed(x)
     assert not book.may_send(batch())
-    book.failed(w)  # refused before it was written: all behind it is counted anew
+    book.failed(w)  # refused before it was written: all batches after it are renumbered
     book.settle()
     assert numbers(y, z) == [(7, 1, 0), (7, 1, 1)]
     send(book, y)
@@ -142,7 +142,7 @@ def test_the_last_epoch_is_32767(epoch, id_is_kept):
 
 
 def test_a_new_id_of_the_same_epoch_is_another_producer(book):
-    """What is under way with the former id comes first; what follows counts from zero."""
+    """Batches in flight with the former id come first; those that follow start at sequence zero."""
     x, y = under_way(book, 1, 1)
     book.set_producer_id(8, 0)
     z = batch()
@@ -189,7 +189,7 @@ def test_a_refusal_behind_another_needs_no_new_epoch(book):
 
 
 def unresolved(book, count):
-    """The first of those under way is given up, and nobody knows whether it was written."""
+    """The first batch in flight is given up, and nobody knows whether it was written."""
     lost, *rest = under_way(book, *[1] * count)
     lost.maybe_written = True
     book.failed(lost)
@@ -207,7 +207,7 @@ def test_a_gap_behind_a_lost_batch_is_known_by_the_next_ones_refusal(book):
 
 
 def test_a_refusal_further_behind_a_lost_batch_says_nothing_of_the_gap(book):
-    """The batch behind the lost one was written: there is no gap, and what was refused goes again as it is."""
+    """The batch after the lost one was written: there is no gap, and the refused one is sent again as it is."""
     x, y = unresolved(book, 3)
     book.completed(x)
     assert book.can_retry(y, OUT_OF_ORDER, -1)
@@ -227,7 +227,7 @@ def test_of_several_lost_batches_the_last_says_where_the_gap_ends(book):
 
 @pytest.mark.parametrize("last", [2**31 - 4, 2**31 - 3, 2**31 - 2, 2**31 - 1])
 def test_the_last_of_several_lost_batches_may_be_behind_the_step_to_0(book, last):
-    """Java's producer takes the larger number, and tries the next batch in vain until its time is over."""
+    """Java's producer takes the larger number, and retries the next batch in vain until it times out."""
     first = batch()
     send(book, first)
     book._entry(PLACE).next_sequence, first.base_sequence = (last + 1) & 0x7FFFFFFF, last
@@ -243,7 +243,7 @@ def test_the_last_of_several_lost_batches_may_be_behind_the_step_to_0(book, last
 
 
 def test_a_gap_behind_what_has_no_answer_yet_waits_for_it(book):
-    """Numbered anew, what is under way in front of the lost batch would be written twice."""
+    """With new numbers, the batches in flight before the lost one would be written twice."""
     w, lost, y = under_way(book, 1, 1, 1)
     lost.maybe_written = True
     book.failed(lost)

@@ -1,4 +1,4 @@
-"""Serializers and deserializers: how each kind is called, and what becomes of one that fails."""
+"""Serializers and deserializers: how each kind is called, and what happens if one fails."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_what_cannot_be_called_is_refused_when_it_is_given(given: Any, why: str)
         for name in ("key_deserializer", "value_deserializer"):
             with pytest.raises(TypeError, match=f"{name} .*{why}"):
                 face(bootstrap_servers=NOWHERE, **{name: given})
-    if given is not Ours:  # which has no method for it
+    if given is not Ours:  # it has no method for it
         for maker in (Producer, AsyncProducer):
             for name in ("key_serializer", "value_serializer"):
                 with pytest.raises(TypeError, match=f"{name} .*{why}"):
@@ -180,7 +180,7 @@ def test_a_serializer_that_fails_is_told_with_its_topic(which: str) -> None:
 
 
 class Registering:
-    """Writes the schema's id into a header, as a registry's serializer may."""
+    """Writes the schema's id into a header, as a registry's serializer may do."""
 
     def serialize(self, topic: str, data: Any, headers: Any) -> bytes:
         headers.append((f"{topic}-schema", b"7"))

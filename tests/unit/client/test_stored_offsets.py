@@ -1,4 +1,5 @@
-"""`store_offsets`: only what the user has stored is committed (librdkafka's `enable.auto.offset.store=false`)."""
+"""`store_offsets`: only offsets that the user has stored are committed (librdkafka's
+`enable.auto.offset.store=false`)."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ def test_what_is_stored_goes_with_the_partition() -> None:
     state.assign([P0, P1])
     state.store({P0: 5, P1: OffsetAndMetadata(7, 1, "why")})
     assert state.stored() == {P0: OffsetAndMetadata(5), P1: OffsetAndMetadata(7, 1, "why")}
-    state.store({P0: 3})  # back is allowed, as in librdkafka
+    state.store({P0: 3})  # going back is allowed, as in librdkafka
     state.seek(P0, 40)
     assert state.stored()[P0] == OffsetAndMetadata(3)
     state.assign([P1])

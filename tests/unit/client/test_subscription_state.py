@@ -1,4 +1,4 @@
-"""Subscriptions exclude each other; assignments keep positions; resets obey the user's seeks."""
+"""Subscriptions exclude each other; assignments keep positions; resets respect the user's seeks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def test_a_pattern_matches_whole_names(state: SubscriptionState) -> None:
 
 
 def test_no_epoch_comes_again_when_a_partition_is_lost_and_regained(state: SubscriptionState) -> None:
-    """The answer to a fetch of an earlier ownership may come after any number of moves in the later one."""
+    """The answer to a fetch of an earlier ownership may arrive after any number of position changes in the later
+    one."""
     state.subscribe(["t"])
     seen: set[int] = set()
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Sharing out and syncing: what the leader does, and how a member takes each error of a sync (J5, J7)."""
+"""Assigning and syncing: what the leader does, and how a member handles each error of a sync (J5, J7)."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def test_a_returning_static_leader_skips_the_assignment():
     assert consumer.sent(m.SyncGroupRequest)[0].assignments == []
     consumer.accept_sync(ALL)
     consumer.finish_callback()
-    consumer.topics["flights"] = 6  # it is leader all the same, and watches
+    consumer.topics["flights"] = 6  # it is still the leader, and watches the topics
     consumer.tick(consumer.config.metadata_max_age_ms)
     assert consumer.callback()[0] == "revoked"
 
 
 def assignor(name: str, **methods: Any) -> Assignor:
-    """A user's own: range but for these methods, each of which is given what it is called with."""
+    """A user's own assignor: range except for these methods."""
     made: Assignor = type(
         name, (RangeAssignor,), {"name": name} | {key: staticmethod(each) for key, each in methods.items()}
     )()
@@ -121,7 +121,7 @@ def test_an_assignor_whose_data_cannot_be_had_is_the_users_error():
 
 @pytest.mark.parametrize("listening", [True, False])
 def test_an_assignor_that_fails_to_hear_of_its_assignment_does_not_stop_it(listening):
-    """As with Kafka's own client: the assignment stands, and poll raises once."""
+    """Like Kafka's own client: the assignment is applied, and poll raises once."""
     deaf = assignor("deaf", on_assignment=raises(RuntimeError("one hiccup")))
     consumer = joining(partition_assignment_strategy=(deaf,), listening=listening)
     consumer.let_in(ALL)
@@ -199,6 +199,6 @@ def test_an_assignment_of_a_topic_no_longer_subscribed_to_leads_to_another_join(
     consumer.accept_join()
     consumer.core.subscribe(["airports"])
     consumer.accept_sync(ALL)
-    consumer.finish_callback()  # revoked, of nothing: the share was not taken
+    consumer.finish_callback()  # nothing is revoked: the assignment was not accepted
     assert consumer.join().reason == "received assignment does not match the current subscription"
     assert consumer.core.subscription.assignment() == []

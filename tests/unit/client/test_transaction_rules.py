@@ -1,4 +1,4 @@
-"""What an admin client's requests about transactions look like, and which transactions hang."""
+"""How an admin client builds requests about transactions, and which transactions hang."""
 
 from __future__ import annotations
 

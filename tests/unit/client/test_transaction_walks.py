@@ -72,7 +72,7 @@ STEPS = 300
 
 
 class Producer(TransactionalProducer):
-    """Lookups wait for their answers too. Checks each request when it goes out."""
+    """Lookups wait for their answers too. Checks each request when it is sent."""
 
     def __post_init__(self) -> None:
         self.lookups_open: list[AnySend] = []
@@ -161,7 +161,7 @@ def _ids(request: Any) -> tuple[int, int]:
 
 
 class Walk:
-    """One producer after the other, their user and their brokers."""
+    """One producer after the other, each with its user and its brokers."""
 
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
@@ -184,7 +184,7 @@ class Walk:
         self.story.append(f"a producer, v2 {self.p.v2}, {settings}")
 
     def walk(self, steps: int) -> None:
-        """So many steps, and all that is under way comes to an end."""
+        """Take this many steps, then finish everything that is in progress."""
         for _ in range(steps):
             step = self.rng.choice([what for what, may, times in MOVES if may(self) for _ in range(times)])
             self.story.append(f"{self.p.now} {self.state.name}: {step.__name__}")
@@ -206,7 +206,7 @@ class Walk:
         return lost
 
     def another_life(self) -> None:
-        """Every call raises the reason of the end, once the outcome of the last call was seen."""
+        """After a fatal error: every call raises it, once the outcome of the last call was seen."""
         self.see()
         for call in USER.values():
             self._call(partial(call, self.p.transactions))
@@ -223,7 +223,7 @@ class Walk:
     # --- the user ----------------------------------------------------------------------------------------------------
 
     def _call(self, call: Callable[[], Any]) -> Any:
-        """Make a call, and turn; None if it is refused. After the end every call raises the reason."""
+        """Make a call, and a turn; None if it is refused. After a fatal error every call raises it."""
         before, found, refusal = self.state, None, None
         try:
             found = call()
@@ -366,7 +366,7 @@ class Walk:
     def tick(self) -> None:
         self.p.tick(self.rng.choice((1, 30, 200, 1_500)))
 
-    # --- what must hold ----------------------------------------------------------------------------------------------
+    # --- invariants ----------------------------------------------------------------------------------------------
 
     def all_is_as_it_should_be(self) -> None:
         p, current = self.p, self.p.transactions
@@ -388,7 +388,7 @@ class Walk:
             assert all(call.done for call in self.calls)
 
     def come_to_an_end(self) -> None:
-        """Brokers answer well from now on: the next transaction is committed."""
+        """Brokers answer normally from now on: the next transaction is committed."""
         self._come_to_an_end()
         if self.end is not None:
             assert set(self.p.done) >= self.p.records
@@ -416,7 +416,7 @@ class Walk:
         self.see()
 
     def _step(self) -> bool:
-        """Brokers answer one request well. Returns whether there was something to do."""
+        """Brokers answer one request normally. Returns whether there was something to do."""
         p = self.p
         if p.lookups_open:
             self._find()

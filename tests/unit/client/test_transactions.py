@@ -1,4 +1,4 @@
-"""A producer's transactions: which requests go out when, and what each answer means (KIP-98, 360, 447, 890).
+"""A producer's transactions: which requests are sent when, and what each answer means (KIP-98, 360, 447, 890).
 
 The tables are those of Java 4.2's `TransactionManager`.
 """
@@ -38,7 +38,8 @@ def state(p: TransactionalProducer) -> ProducerTransactionState:
     return p.transactions.state
 
 
-# --- the way through -------------------------------------------------------------------------------------------------
+# --- the normal course
+# -------------------------------------------------------------------------------------------------
 
 
 def test_the_first_id_is_asked_for_by_name_and_timeout() -> None:
@@ -93,7 +94,7 @@ def test_v1_a_partition_is_added_before_its_first_batch_is_sent() -> None:
     p.reply(p.ask(t.AddPartitionsToTxnRequest))
     (request,) = p.open
     p.answer(request)
-    p.put(b"c")  # the partition belongs to the transaction already
+    p.put(b"c")  # the partition is already in the transaction
     assert not p.asked
     p.commit()
     p.answer(p.open[0])
@@ -124,7 +125,8 @@ def test_a_transaction_without_records_and_offsets_needs_no_request(v2: bool) ->
 
 
 def test_v2_the_first_batches_of_a_partition_are_not_sent_alone() -> None:
-    """Brokers refuse a first sequence other than 0 there. A producer without transactions sends its first alone."""
+    """Brokers would refuse a first sequence other than 0. A producer without transactions sends its first batch
+    alone."""
     for v2, sent in (True, 3), (False, 1):
         p = TransactionalProducer.begun(v2=v2)
         for value in (b"a", b"b", b"c"):
@@ -171,7 +173,7 @@ def test_an_abort_drops_records_of_an_unknown_topic() -> None:
 
 
 def test_v2_an_abort_drops_a_batch_that_waits_to_be_sent_again() -> None:
-    """Written late, it would have an earlier epoch than its partition: brokers refuse it."""
+    """Written late, it would have an older epoch than its partition: brokers refuse it."""
     p = TransactionalProducer.begun(b"warm", v2=True)
     p.fail(p.put(b"a"))
     call = p.abort()
@@ -205,7 +207,7 @@ def test_v1_an_abort_settles_a_batch_whose_answer_was_lost() -> None:
 
 
 def test_v1_an_abort_drops_batches_behind_a_lost_one() -> None:
-    """They cannot be written; the gap takes the next epoch."""
+    """They cannot be written; the next epoch closes the gap."""
     p = TransactionalProducer.begun(b"warm", v2=False)
     first, second = p.put(b"a"), p.put(b"b")
     p.answer(second, E.OUT_OF_ORDER_SEQUENCE_NUMBER)
@@ -360,7 +362,7 @@ CELLS = [(kind, code, outcome) for kind, codes in ANSWERS.items() for code, outc
 
 
 def led_to(kind: type[Any]) -> TransactionalProducer:
-    """A producer that has just asked this."""
+    """A producer that has just sent this request."""
     p = TransactionalProducer(v2=kind in (t.EndTxnRequest, t.TxnOffsetCommitRequest))
     if kind is InitProducerIdRequest:
         p.transactions.initialize()
@@ -624,7 +626,7 @@ def test_a_batch_that_was_not_acknowledged_in_time_makes_the_transaction_abortab
         p.reply(p.ask(InitProducerIdRequest))
     p.see()
     p.transactions.begin()
-    p.answer(late)  # the answer to a batch of an earlier epoch counts for nothing
+    p.answer(late)  # the answer to a batch of an earlier epoch is ignored
     p.write(b"next")
     assert p.offsets()[b"next"] == 0
 
@@ -680,7 +682,7 @@ def test_a_producer_that_is_not_let_in_may_initialize_again() -> None:
 @pytest.mark.parametrize("answer", [E.NONE, E.INVALID_TXN_STATE])
 @pytest.mark.parametrize("kind", [t.AddPartitionsToTxnRequest, t.AddOffsetsToTxnRequest])
 def test_v1_an_abort_ends_what_the_coordinator_may_have_begun(kind: type[Any], answer: ErrorCode) -> None:
-    """INVALID_TXN_STATE then means that it had not."""
+    """INVALID_TXN_STATE then means that it had not begun."""
     p = led_to(kind)
     p.lookups = [E.COORDINATOR_NOT_AVAILABLE]
     p.lose(p.ask(kind))
@@ -707,7 +709,7 @@ def test_v1_invalid_state_ends_a_producer_whose_transaction_was_begun() -> None:
     assert state(p) is S.FATAL_ERROR
 
 
-# --- going over to v2 ------------------------------------------------------------------------------------------------
+# --- upgrading to v2 ------------------------------------------------------------------------------------------------
 
 
 def test_a_transaction_ends_by_the_protocol_that_it_began_with_and_the_next_has_a_new_epoch() -> None:
@@ -743,7 +745,8 @@ def test_the_epoch_of_the_next_producer_id_comes_with_the_end() -> None:
     p = TransactionalProducer.begun(b"a")
     p.commit()
     end = p.ask(t.EndTxnRequest)
-    end.request.producer_id, end.request.producer_epoch = 2000, -1  # exhausted: the answer has another id, epoch 0
+    # The epochs are used up: the answer has another id, epoch 0.
+    end.request.producer_id, end.request.producer_epoch = 2000, -1
     p.reply(end)
     assert (p.transactions.sequences.producer_id, p.transactions.sequences.producer_epoch) == (2000, 0)
 
@@ -831,7 +834,7 @@ def test_a_call_that_is_repeated_is_the_same_call() -> None:
 
 
 def test_a_call_that_succeeded_is_not_repeated_once_the_producer_has_ended() -> None:
-    """A lookup was under way when the transaction was aborted, which no request took."""
+    """A lookup was in flight when the transaction was aborted, and the abort sent no request."""
     p = TransactionalProducer()
     p.begin()
     p.lookups = [E.COORDINATOR_NOT_AVAILABLE, E.UNKNOWN_SERVER_ERROR]

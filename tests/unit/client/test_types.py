@@ -1,4 +1,4 @@
-"""The types that a user's program sees: what is right passes, and each mistake is reported on its own line."""
+"""The types that a user's program sees: correct code passes, and each mistake is reported on its own line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that nobody closes: dropped, left open at the end of a script, copied by a fork."""
+"""Clients that are never closed: dropped, left open at the end of a script, copied by a fork."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def an_admin(bootstrap: str) -> Admin:
 
 
 def descriptors() -> set[str]:
-    """The sockets and pipes that are open, by what they are: others of this process may come and go meanwhile."""
+    """The open sockets and pipes by their identity, because others of this process may appear and disappear
+    meanwhile."""
     found = set()
     for number in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
@@ -50,9 +51,9 @@ def descriptors() -> set[str]:
 def test_a_client_that_is_dropped_says_so_and_keeps_no_thread_and_no_descriptor(
     shared_muster: BrokerProcess, make: Callable[[str], Any]
 ) -> None:
-    gc.collect()  # earlier tests' clients
+    gc.collect()  # clients of earlier tests
     before = set(threading.enumerate()), descriptors()
-    gc.disable()  # no cycle holds it
+    gc.disable()  # no reference cycle holds it
     try:
         client = make(shared_muster.bootstrap)
         own = descriptors() - before[1]
@@ -61,12 +62,12 @@ def test_a_client_that_is_dropped_says_so_and_keeps_no_thread_and_no_descriptor(
             del client
     finally:
         gc.enable()
-    # A broker in this process, of another test, may start one of its own meanwhile.
+    # Another test's broker in this process may start one of its own meanwhile.
     mine = {one for one in set(threading.enumerate()) - before[0] if one.name in ("muster-consumer", "muster-admin")}
     for thread in mine:
         thread.join(60)
     assert not any(thread.is_alive() for thread in mine)
-    # Another thread of this process may have opened one, or closed one.
+    # Another thread of this process may have opened or closed one.
     until(lambda: not own & descriptors() or len(descriptors()) <= len(before[1]), rest)
 
 
@@ -108,7 +109,7 @@ def test_a_dropped_consumer_leaves_its_group_and_commits_nothing(world: World) -
     with pytest.warns(ResourceWarning):
         del consumer
     until(lambda: world.members() == 0, rest)
-    assert world.committed() in ([0], [10])  # by the second poll, if a millisecond had passed
+    assert world.committed() in ([0], [10])  # 10 if the second poll came at least a millisecond later
 
 
 LEFT_OPEN = """
@@ -128,7 +129,7 @@ print("the end")
 
 
 def run(script: str, *arguments: str) -> str:
-    """What a script prints; it must end."""
+    """The output of a script, which must end."""
     ended = subprocess.run(
         [sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=240, check=False
     )

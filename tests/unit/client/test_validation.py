@@ -1,4 +1,4 @@
-"""Positions are validated for each leader (KIP-320): what is asked when, and what the answers lead to."""
+"""Positions are validated with each new leader (KIP-320): which request is sent when, and what the answers lead to."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Readers:
         self.subscription.assign([P0, P1])
 
     def take_errors(self) -> list[MusterError]:
-        """What the user is told, once."""
+        """The errors that the user gets, once."""
         return [event.error for event in self.events.take() if isinstance(event, Fatal)]
 
     def leads(self, node_id: int, epoch: int, topic_id: bytes = b"t" * 16) -> None:
-        """The metadata tells who leads."""
+        """The metadata names a leader."""
         self.metadata.request_update(self.now)
         self.now += self.config.retry_backoff_max_ms
         [send] = self.metadata.poll(self.now)
@@ -58,7 +58,7 @@ class Readers:
         return self.subscription.state(P0).state
 
     def reply(self, send: AnySend, end: int = -1, epoch: int = -1, code: ErrorCode = ErrorCode.NONE) -> None:
-        """The leader tells of each partition asked for where the epoch ends."""
+        """The leader answers with the end of the epoch for each requested partition."""
         asked: Any = send.build(4)
         topics = [
             m.OffsetForLeaderTopicResult(
@@ -79,7 +79,7 @@ def readers() -> Readers:
 
 
 def read_up_to(readers: Readers, offset: int, epoch: int) -> None:
-    """P0 was read from its leader, up to an offset that was written in an epoch."""
+    """P0 was read from its leader, up to an offset that was written in this epoch."""
     readers.subscription.seek(P0, 0)
     assert readers.poll() == []
     state = readers.subscription.state(P0)
@@ -117,7 +117,7 @@ def test_a_log_that_ends_at_the_position_was_not_cut_back() -> None:
 
 
 def test_a_new_leader_names_its_own_nearest_replica(readers: Readers) -> None:
-    """The one that the old leader named may follow nobody any more."""
+    """The replica that the old leader named may no longer follow any leader."""
     read_up_to(readers, 10, 3)
     state = readers.subscription.state(P0)
     state.preferred_replica, state.preferred_until = 1, readers.now + 300_000
@@ -144,7 +144,7 @@ def test_a_new_leader_is_asked_once(readers: Readers) -> None:
 
 
 def test_metadata_that_is_older_than_the_position_is_asked_for_first(readers: Readers) -> None:
-    """The committed offset is of an epoch that this consumer has not heard of: the leader it knows may be none."""
+    """The committed offset has an epoch that this consumer does not know: the leader that it knows may be outdated."""
     readers.subscription.set_position(P0, 10, 5)
     assert readers.poll() == []
     assert readers.metadata.update_pending
@@ -167,11 +167,11 @@ def test_a_topic_made_anew_has_older_epochs_and_is_asked_all_the_same(readers: R
 
 @pytest.mark.parametrize("reset", ["earliest", "latest"])
 def test_a_topic_made_anew_is_read_from_its_beginning(reset: str) -> None:
-    """Nothing of it has been seen; the position may well be within it, and would pass over what stands before."""
+    """None of it has been read; the old position may lie within it, and would skip earlier records."""
     readers = Readers(reset)
     readers.subscription.seek(P0, 10)
     assert readers.poll() == []
-    readers.leads(1, 3, bytes(16))  # a broker that tells no ids says nothing
+    readers.leads(1, 3, bytes(16))  # a broker that reports no topic ids proves nothing
     assert readers.poll() == []
     assert readers.state() is PositionState.FETCHING
     readers.leads(1, 3)
@@ -324,7 +324,7 @@ def test_an_answer_about_a_position_of_the_past_is_dropped(readers: Readers, mea
     [new] = readers.poll()
     readers.reply(old, 3, 2)
     assert readers.state() is PositionState.AWAIT_VALIDATION
-    assert readers.poll() == []  # the question about this position is still under way
+    assert readers.poll() == []  # the request about this position is still in flight
     readers.reply(new, 30, 2)
     assert readers.subscription.position(P0) == (10 if meanwhile == "leader" else 20)
 
@@ -345,7 +345,8 @@ def test_a_position_of_the_leaders_own_epoch_is_validated_at_once(readers: Reade
 
 
 def test_a_leader_of_the_past_is_not_asked(readers: Readers) -> None:
-    """The sequence: what is read was written in a later epoch than the metadata knows, then it changes otherwise."""
+    """The sequence: the records were written in a later epoch than the metadata knows, then the leader changes
+    again."""
     read_up_to(readers, 10, 5)
     readers.leads(2, 4)
     assert readers.poll() == []

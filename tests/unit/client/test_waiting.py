@@ -1,4 +1,4 @@
-"""What a client does while it can do nothing: it waits, without spinning, and no longer than it was told to."""
+"""What a client does while it can do nothing: it waits, without spinning, and no longer than its timeout."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.support.client_harness import ConsumerHarness, tp
 
 @pytest.fixture
 def mute() -> Iterator[str]:
-    """The address of somebody who takes connections and never says a word."""
+    """The address of a server that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
 @pytest.mark.parametrize("code", [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION])
 def test_a_position_without_a_leader_to_ask_waits_for_metadata(code: ErrorCode) -> None:
-    """The partition does not exist (yet), or has no leader: nothing is due before the next answer says otherwise."""
+    """The partition does not exist (yet), or has no leader: nothing is due until another answer changes that."""
     consumer = ConsumerHarness(group_id=None, auto_offset_reset="earliest")
     consumer.topic_errors["flights"] = code
     consumer.core.assign([tp("flights-99")])

@@ -1,4 +1,4 @@
-"""What a consumer holds does not grow with the rebalances that it goes through."""
+"""The memory of a consumer does not grow with its rebalances."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WARM, MORE = 4, 12
 
 
 def held(root: object) -> Counter[str]:
-    """How many elements the containers have that are reached from an object, by the attributes that lead there."""
+    """How many elements the containers reachable from an object have, by the attributes that lead to them."""
     counts = Counter[str]()
     seen: set[int] = set()
     left: deque[tuple[str, Any]] = deque([(type(root).__name__, root)])
@@ -36,7 +36,7 @@ def held(root: object) -> Counter[str]:
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_no_structure_of_a_consumer_grows_with_rebalances(world: World, strategy: str) -> None:
-    """Partitions come and go with records that iteration has not reached."""
+    """Partitions are revoked and assigned with records that iteration has not reached."""
     counts: list[Counter[str]] = []
     settings = world.settings | {"enable_auto_commit": False, "partition_assignment_strategy": strategy}
     with Consumer(**settings) as consumer:

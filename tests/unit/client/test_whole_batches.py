@@ -1,4 +1,4 @@
-"""Batches that are given to the producer's core as they are: sent, numbered, tried again and given up like its own."""
+"""Batches that the producer's core gets whole: sent, numbered, retried and given up like its own."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.support.producer_harness import TOPIC, ProducerHarness
 
 
 class Receipt:
-    """Comes back once for each record of its batch."""
+    """Called back once for each record of its batch."""
 
 
 class Harness(ProducerHarness):
-    """Counts what came of each batch: how many of its records were acknowledged, and the errors of the others."""
+    """Counts the outcome of each batch: how many of its records were acknowledged, and the errors of the others."""
 
     def __post_init__(self):
         self.outcomes = {}

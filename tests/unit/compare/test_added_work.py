@@ -1,4 +1,4 @@
-"""What members did in a step: of all that they ever did, what was added."""
+"""The work of members in a step: of everything they ever did, the part that was added."""
 
 from __future__ import annotations
 

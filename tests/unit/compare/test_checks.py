@@ -1,4 +1,4 @@
-"""The judgement: what is well passes, each thing that can be wrong is found, and disturbed counts are not judged."""
+"""The verdict: correct results pass, each possible fault is found, and disturbed counts are not judged."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_tries_that_failed_may_cost_what_they_cost() -> None:
     allowed = step.counted.reads
     step.counted = ZooKeeperCounters(allowed + 16, step.counted.writes + 4, 2, 100)
     assert wrong(results) == ["reads of a change"]
-    step.work = Work(3, 4, 5)  # one try more, five owners in the way: 3 + 4 + 3 and 5
+    step.work = Work(3, 4, 5)  # one more attempt, five owners in the way: 3 + 4 + 3 and 5
     assert wrong(results) == []
 
 

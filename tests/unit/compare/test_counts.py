@@ -1,4 +1,4 @@
-"""ZooKeeper's counters and the formulas that they are held against."""
+"""ZooKeeper's counters and the formulas that they are compared with."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_start_is_the_sum_of_its_changes(members: int) -> None:
 @pytest.mark.parametrize(
     ("members", "failed", "conflicts", "least", "most"),
     [
-        (1, 0, 0, 8, 18),  # no offset is there yet
+        (1, 0, 0, 8, 18),  # no offset exists yet
         (4, 0, 0, 44, 54),
         (5, 0, 0, 60, 70),
         (2, 1, 4, 18, 39),
@@ -77,7 +77,7 @@ def test_the_start_is_the_sum_of_its_changes(members: int) -> None:
     ],
 )
 def test_reads_of_a_change(members: int, failed: int, conflicts: int, least: int, most: int) -> None:
-    """The most is what a real ZooKeeper counted below a chroot, where all offsets were there."""
+    """The maximum is what a real ZooKeeper counted below a chroot, where all offsets existed."""
     allowed = reads_range(members, 8, 1, failed, conflicts)
     assert allowed == Range(least, most)
     assert [count in allowed for count in (least - 1, least, most, most + 1)] == [False, True, True, False]

@@ -1,4 +1,4 @@
-"""A process of a comparison's members."""
+"""A process that runs members of a comparison."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of a comparison: well formed, complete, self-contained, and all its figures come from the results."""
+"""The page of a comparison: well formed, complete, self-contained, and all its figures are from the results."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_all_timelines_have_one_scale_and_show_what_was_not_as_it_should_be() ->
         (first,) = {text.get("x") for text in ElementTree.fromstring(chart).iter() if text.text == "10 s"}
         places.append(first)
         assert len(shapes(chart, "double")) == 1
-        assert len(shapes(chart, "shade")) == 4  # m3 is frozen in all partitions
+        assert len(shapes(chart, "shade")) == 4  # m3 is frozen, in all partitions
         assert len(shapes(chart, "away")) == 1
         assert len(shapes(chart, "marker")) == len(results.runs[0].steps)
     assert len(set(places)) == 1

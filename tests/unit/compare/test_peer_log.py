@@ -1,4 +1,4 @@
-"""The log of Kafka 0.8.2.2's consumer, as it was written by a real one, line by line."""
+"""The log of Kafka 0.8.2.2's consumer, line by line as a real one wrote it."""
 
 from __future__ import annotations
 

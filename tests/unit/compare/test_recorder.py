@@ -1,4 +1,4 @@
-"""Ownership over time and handled records, against models that look at each millisecond and each offset."""
+"""Ownership over time and handled records, compared with models that check each millisecond and each offset."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def stories(draw: st.DrawFn) -> list[OwnershipEvent]:
 
 
 class ByMillisecond:
-    """What each member reads in each millisecond."""
+    """The partitions that each member reads in each millisecond."""
 
     def __init__(self, events: list[OwnershipEvent]) -> None:
         self.believed: list[dict[str, frozenset[int]]] = []

@@ -20,7 +20,7 @@ PATIENCE_S = 120
 
 
 class SlowServer:
-    """Starts when it is let."""
+    """Starts when the test allows it."""
 
     def __init__(self) -> None:
         self.begun, self.may_start = threading.Event(), threading.Event()
@@ -38,8 +38,8 @@ class SlowServer:
 
 
 async def test_a_server_that_starts_while_its_caller_is_cancelled_is_ended() -> None:
-    """An interrupt (Ctrl-C) cancels the caller, an impatient user twice: what a thread still starts is ended all the
-    same."""
+    """An interrupt (Ctrl-C) cancels the caller, an impatient user twice: a server that a thread is still starting is
+    stopped anyway."""
     server = SlowServer()
 
     async def run() -> None:
@@ -61,7 +61,7 @@ async def test_a_server_that_starts_while_its_caller_is_cancelled_is_ended() -> 
 
 
 class StuckServer(LocalServer):
-    """Runs, and never serves."""
+    """Runs, but never becomes ready."""
 
     def command(self) -> list[str]:
         return [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -95,7 +95,7 @@ def test_nothing_of_a_run_is_left_and_all_else_stays() -> None:
 
     def twice() -> Plan[None]:
         yield from removal("/run-1")
-        yield from removal("/run-1")  # one that is gone
+        yield from removal("/run-1")  # one that no longer exists
 
     Hand(world).carry_out(twice())
     assert sorted(world.zookeeper.tree.paths()) == sorted([*before, "/run-10"])

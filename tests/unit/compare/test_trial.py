@@ -1,4 +1,4 @@
-"""A run of the workload: before its first step, and where a step has to wait for members that are late."""
+"""A run of the workload: before its first step, and steps that have to wait for members that are late."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from muster.compare.trial import Trial, TrialOptions
 
 
 class CountedServers(Servers):
-    """What ZooKeeper has counted whenever it is asked."""
+    """Returns the next of the given counters whenever it is asked."""
 
     def __init__(self, counted: Iterator[ZooKeeperCounters]) -> None:
         super().__init__("127.0.0.1:1", "127.0.0.1:1", 1)
@@ -64,7 +64,7 @@ async def test_a_zookeeper_that_others_use_is_not_waited_for_for_ever(
 
 
 class NoticedLate:
-    """Brokers of which one stops and starts, and two members, the second of which notices that later than the first."""
+    """Brokers one of which stops and starts, and two members, the second of which notices that later than the first."""
 
     def __init__(self, folder: Path) -> None:
         options = TrialOptions(folder, "t", partitions=2, watch_brokers=True)

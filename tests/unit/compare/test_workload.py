@@ -1,4 +1,4 @@
-"""The workload: whatever the size, somebody takes over, and those that die have a process of their own."""
+"""The workload: whatever its size, somebody takes over, and members that are killed have their own processes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_somebody_takes_over_whatever_is_lost(size: int, per_host: int) -> None:
             assert step.member not in members
             members.add(step.member)
         elif step.kind in LOSSES:
-            members.remove(step.member)  # one that is there
+            members.remove(step.member)  # it must be there
             assert members
     assert [step.kind for step in steps[:size]] == [StepKind.JOIN] * size
     kinds = Counter(step.kind for step in steps)
@@ -72,7 +72,7 @@ def test_somebody_takes_over_whatever_is_lost(size: int, per_host: int) -> None:
 
 
 def test_only_a_step_that_takes_a_member_away_ends_its_session() -> None:
-    """A newcomer that loses its session rebalances once more, and the counts of its step say nothing."""
+    """A newcomer that loses its session causes another rebalance, and the counts of its step mean nothing."""
     meant = {kind for kind in StepKind if WorkloadStep(kind, "m1").ends_session_of("m1")}
     assert meant == {StepKind.CRASH, StepKind.FREEZE, StepKind.LAG}
     assert not any(WorkloadStep(kind, "m1").ends_session_of("m2") for kind in StepKind)

@@ -1,4 +1,4 @@
-"""`test_any_history.py` with a coordinator that assigns: topics and leaders change, too, and so does the setting."""
+"""`test_any_history.py` with a coordinator that assigns: topics, leaders and the setting change, too."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOPICS = ("t", "u", "v")
 
 
 class AnyAssignedHistory(AnyHistory):
-    """Whatever happens, the shares of a stable group are what its members can read, each partition once."""
+    """Whatever happens, a stable group is assigned the partitions that its members can read, each exactly once."""
 
     def new_harness(self, config: GroupConfig) -> GroupHarness:
         config.server_assigned_groups = "g"
@@ -49,14 +49,14 @@ class AnyAssignedHistory(AnyHistory):
 
     @rule()
     def nothing_changes_over_a_restart(self) -> None:
-        """A stable group goes on as it is."""
+        """A stable group continues as it is."""
         group, events = self.group(), len(self.harness.events)
         was_stable = group is not None and group.state is GroupState.STABLE and group.assigner is not None
         self.the_coordinator_restarts()
         news = self.harness.events[events:]
         assert not (was_stable and any(isinstance(event, RebalanceStarted) for event in news)), news
 
-    # ------------------------------------------------------------------------------------------------- what must hold
+    # ------------------------------------------------------------------------------------------------------- invariants
 
     def is_led(self, group: ClassicGroup) -> bool:
         if group.assigner is None or group.state is not GroupState.STABLE:

@@ -1,4 +1,4 @@
-"""A group led through any history that Hypothesis can think of, with the promises that must hold after every step."""
+"""A group led through any history that Hypothesis can generate, with invariants that must hold after every step."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TIMES = st.sampled_from([1, 999, 3_000, 6_000, 9_999, 10_000, 70_000])
 
 
 def durable(shard: GroupShard) -> dict[str, Any]:
-    """What a record can hold of the groups that no rebalance is changing, and all offsets."""
+    """The parts of groups that records can hold, and all offsets."""
     return {
         group_id: (
             group.state,
@@ -47,7 +47,7 @@ def durable(shard: GroupShard) -> dict[str, Any]:
 
 
 class AnyHistory(RuleBasedStateMachine):
-    """Members come, go, fall silent and restart; the coordinator restarts too."""
+    """Members join, leave, fall silent and restart; the coordinator restarts too."""
 
     members = Bundle("members")
 
@@ -64,7 +64,7 @@ class AnyHistory(RuleBasedStateMachine):
     def new_harness(self, config: GroupConfig) -> GroupHarness:
         return GroupHarness(config)
 
-    # ------------------------------------------------------------------------------------------------- what may happen
+    # -------------------------------------------------------------------------------------------------- what can happen
 
     @initialize(target=members, count=st.integers(0, 4), protocols=st.sampled_from(PROTOCOLS))
     def a_stable_group(self, count: int, protocols: dict[str, bytes]) -> MultipleResults[str]:
@@ -107,7 +107,7 @@ class AnyHistory(RuleBasedStateMachine):
 
     @rule(protocols=st.sampled_from(PROTOCOLS))
     def the_group_settles(self, protocols: dict[str, bytes]) -> None:
-        """All members of the group, and who is about to be one, do what a rebalance asks of them."""
+        """All members of the group, and those that are about to join, do what a rebalance asks of them."""
         harness, group, known = self.harness, self.group(), self.known()
         for member_id in [*group.members, *group.pending_members] if group else []:
             if member_id in known:
@@ -147,7 +147,7 @@ class AnyHistory(RuleBasedStateMachine):
 
     @rule(milliseconds=TIMES)
     def time_passes(self, milliseconds: int) -> None:
-        # That nothing due is left behind, `tick` asserts itself.
+        # `tick` itself asserts that nothing due is left.
         self.harness.tick(milliseconds)
 
     @rule()
@@ -160,13 +160,14 @@ class AnyHistory(RuleBasedStateMachine):
         self.generation = self.current_generation()
         self.last_heartbeat.clear()
 
-    # ------------------------------------------------------------------------------------------------- what must hold
+    # ------------------------------------------------------------------------------------------------------- invariants
 
     def current_generation(self) -> int:
         return self.harness.generation
 
     def known(self) -> dict[str, str]:
-        """The names of those who know their member ids. After a restart there may be members who forgot theirs."""
+        """The names of the clients that know their member ids. After a restart some members' clients may have forgotten
+        theirs."""
         return {member_id: name for name, member_id in self.harness.ids.items()}
 
     def group(self) -> ClassicGroup | None:
@@ -174,7 +175,8 @@ class AnyHistory(RuleBasedStateMachine):
 
     @invariant()
     def the_log_tells_what_the_shard_knows(self) -> None:
-        """Of a group that is stable or empty, everything; of one that is changing, offsets and where it came from."""
+        """For a group that is stable or empty, everything; for one that is changing, offsets and the state it came
+        from."""
         live, replayed = self.harness.shard, self.harness.replayed()
         assert live.groups.keys() == replayed.groups.keys()
         group = self.group()
@@ -195,7 +197,7 @@ class AnyHistory(RuleBasedStateMachine):
 
     @invariant()
     def whoever_waits_is_waited_for(self) -> None:
-        """A ticket that is not answered is held by a member, and in a state that will end by itself."""
+        """A ticket that is not answered belongs to a member, and the state in which it waits will end."""
         harness, group = self.harness, self.group()
         held = [
             ticket
@@ -253,7 +255,7 @@ class AnyHistory(RuleBasedStateMachine):
 
     @invariant()
     def who_heartbeats_in_time_is_not_expired(self) -> None:
-        """Unless it has let the rebalance timeout pass, which a heartbeat does not excuse."""
+        """Unless it has let the rebalance timeout pass, which a heartbeat does not prevent."""
         news = self.harness.events[self.events_seen :]
         self.events_seen += len(news)
         for event in news:

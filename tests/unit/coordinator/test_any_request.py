@@ -1,6 +1,7 @@
-"""Whatever numbers and names a request brings: no rule raises, what it writes can be read, and its answer can be sent.
+"""Whatever numbers and names a request contains: no rule raises, the records it writes can be read, and its answer can
+be encoded.
 
-A rule that raised would cost all groups of its partition their coordinator for a second.
+A rule that raised would leave all groups of its partition without a coordinator for a second.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ def in_state(state: GroupState) -> GroupHarness:
 
 @st.composite
 def requests(draw: st.DrawFn, kind: type[Request[Any]]) -> tuple[Any, int, bool]:
-    """Any request in any version, and whether it shall speak as a member does."""
+    """Any request in any version, and whether it should come from a real member."""
     version = draw(st.integers(kind.MIN_VERSION, kind.MAX_VERSION))
     return draw(message(kind.__name__, version)), version, draw(st.booleans())
 
 
 def as_member(request: Any, group: GroupHarness, version: int) -> None:
-    """Get the request past the guards."""
+    """Make the request pass the first checks."""
     request.group_id = group.group_id
     if hasattr(request, "member_id"):
         request.member_id = group.ids.get("a", "")
@@ -84,7 +85,7 @@ def test_no_request_makes_a_rule_raise(kind: type[Request[Any]], data: st.DataOb
         m.LeaveGroupRequest: group.shard.leave,
         m.OffsetCommitRequest: group.shard.commit,
     }
-    group._take(rules[kind](request, origin, group.now))  # which writes its records down, and reads them again
+    group._take(rules[kind](request, origin, group.now))  # this writes its records, and reads them again
     answer = group.answers.get(origin.ticket)
     if answer is not None:
         codec.encode(answer, version)
@@ -101,7 +102,7 @@ def test_no_heartbeat_makes_a_rule_raise(request: m.HeartbeatRequest) -> None:
 
 @pytest.mark.parametrize("retention_ms", [2**63 - 1, -(2**63), -2, 0])
 def test_no_retention_time_is_too_long_for_a_record(retention_ms: int) -> None:
-    """Versions 2 to 4 of OffsetCommit: 2**63 - 1 is how some say "for ever"."""
+    """Versions 2 to 4 of OffsetCommit: some clients send 2**63 - 1 to mean "forever"."""
     group = in_state(GroupState.STABLE)
     assert group.commit("a", {("t", 0): 5}, version=3, retention_ms=retention_ms) == [0]
     assert group.committed("t", 0) == 5

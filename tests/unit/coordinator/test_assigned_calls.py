@@ -1,4 +1,4 @@
-"""Members that are told their partitions when they join: their requests, and what waits for what."""
+"""Members that get their partitions in the answer to their join: their requests, and what waits for what."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CLIENT = Client("cli", "/127.0.0.1", 0)
 
 
 class Members:
-    """Such members of a broker's groups; their answers come in `answers`, by name."""
+    """Members of a broker's groups to which the coordinator assigns; their answers arrive in `answers`, by name."""
 
     def __init__(self, assigned: str | None = "g.*") -> None:
         self.broker = Broker(assigned=assigned).loaded()
@@ -28,7 +28,7 @@ class Members:
         return self.answers[name][-1]
 
     def turn(self) -> None:
-        """A millisecond passes, in which an initial rebalance comes to its end."""
+        """A millisecond passes, after which an initial rebalance completes."""
         self.broker.turn()
         self.broker.now += 1
         self.broker.turn()
@@ -92,7 +92,7 @@ def test_a_member_that_joins_again_unchanged_is_answered_at_once():
 
 
 def test_a_rebalance_between_join_and_share_is_waited_for():
-    """The JoinGroup is decided, and waits for the disk; meanwhile another member comes."""
+    """The JoinGroup is decided, and waits for the disk; meanwhile another member joins."""
     members = Members()
     members.join("a")
     log = members.broker.log_of("g")
@@ -108,8 +108,8 @@ def test_a_rebalance_between_join_and_share_is_waited_for():
 
 
 def test_an_answer_that_a_later_generation_has_overtaken_is_that_of_the_later_one():
-    """A member asks twice, as after a connection that it took for lost: the first answer waits for the disk, while the
-    group goes on to another generation."""
+    """A member sends its request twice, as after a connection that it considered lost: the first answer waits for the
+    disk, while the group moves to another generation."""
     members = Members()
     members.join("a")
     log = members.broker.log_of("g")

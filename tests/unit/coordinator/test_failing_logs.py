@@ -1,4 +1,4 @@
-"""The runtime with logs that fail, that cannot be read, or hold what nobody understands."""
+"""The runtime with logs that fail, that cannot be read, or that contain unknown records."""
 
 from typing import Any
 
@@ -37,10 +37,10 @@ def test_a_failed_write_is_answered_and_the_shard_is_read_again(broker, caplog):
 
 
 def test_a_failed_write_answers_members_that_wait_for_others(broker):
-    """Whoever is parked in a join or a sync when the shard goes."""
+    """Members that are parked in a join or a sync when the shard is dropped."""
     first, second = broker.join(instance="a"), broker.join(instance="b")
     broker.turn()
-    broker.now += 1  # the group waits on while members keep coming
+    broker.now += 1  # the group keeps waiting while members keep coming
     broker.turn()
     a, b = first[0].member_id, second[0].member_id
     share = broker.send(SyncGroupRequest("g", 1, b), 4)
@@ -55,7 +55,7 @@ def test_a_failed_write_answers_members_that_wait_for_others(broker):
 
 
 def test_a_failed_sync_is_answered_and_its_records_are_not_served(broker, caplog):
-    """--fsync always, and the disk is gone between the write and its sync: what is parked would wait for ever."""
+    """--fsync always, and the disk fails between the write and its sync: parked requests would wait forever."""
     broker.commit(offset=1, turn=True)
     log = broker.log_of("g")
     log.hold()
@@ -73,7 +73,7 @@ def test_a_failed_sync_is_answered_and_its_records_are_not_served(broker, caplog
 
 
 def test_a_failed_sync_that_no_request_waited_for_keeps_no_later_one_waiting(broker):
-    """The offsets of a deleted topic go: no answer waits for that write."""
+    """The offsets of a deleted topic are removed: no answer waits for that write."""
     broker.commit(offset=1, turn=True)
     log = broker.log_of("g")
     log.hold()
@@ -99,7 +99,7 @@ def test_what_was_durable_before_a_failed_sync_is_acknowledged(broker):
 
 
 def test_a_shard_that_was_dropped_is_not_read_before_its_log_is_durable(broker):
-    """--fsync always: an append is under way to the disk when the next one fails. What is read must hold both."""
+    """--fsync always: an append is being synced when the next one fails. What is read must contain both."""
     broker.commit(offset=1, turn=True)
     log = broker.log_of("g")
     log.hold()
@@ -193,7 +193,7 @@ def test_a_batch_that_is_spoiled_does_not_take_away_the_others(broker, caplog):
 
 
 def test_an_answer_waits_for_the_offset_that_the_log_gave(broker):
-    """--fsync always, and somebody else has written to the log: the number of our own records says nothing."""
+    """--fsync always, and somebody else has written to the log: the number of our own records is not the offset."""
     broker.commit(offset=1, turn=True)
     log = broker.log_of("g")
     log.hold()
@@ -210,7 +210,7 @@ def test_an_answer_waits_for_the_offset_that_the_log_gave(broker):
 
 
 def test_answers_go_out_in_the_order_of_the_writes(broker):
-    """A sync has come to its end, and nobody has said so yet, when the next write is durable at once."""
+    """A sync has completed, but has not been reported yet, when the next write is durable at once."""
     order: list[int] = []
     broker.commit(offset=0, turn=True)
     log = broker.log_of("g")
@@ -226,7 +226,7 @@ def test_answers_go_out_in_the_order_of_the_writes(broker):
 
 @pytest.mark.interpreted
 def test_a_rule_that_raises_costs_its_shard_only(broker, caplog, monkeypatch):
-    """There should be none. If there is, its state is not to be trusted, but the log is."""
+    """A rule should not raise. If it does, its state cannot be trusted, but the log can."""
     broker.commit("g", offset=1)
     broker.commit("h")
     joining = broker.join("g", instance="a")
@@ -247,7 +247,7 @@ def test_a_rule_that_raises_costs_its_shard_only(broker, caplog, monkeypatch):
 
 @pytest.mark.interpreted
 def test_what_a_dropped_shard_had_not_written_is_not_written_any_more(broker, monkeypatch):
-    """Its commits were answered with an error: they must not come up when the log is read again."""
+    """Its commits were answered with an error: they must not reappear when the log is read again."""
     broker.commit("g", offset=1, turn=True)
     second = broker.commit("g", offset=2)
     shard = broker.runtime._served[broker.runtime.partition_for("g")].shard

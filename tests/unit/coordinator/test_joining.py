@@ -1,4 +1,4 @@
-"""JoinGroup: who is let in, how long others are waited for, and who is answered at once."""
+"""JoinGroup: who may join, how long the group waits for others, and who is answered at once."""
 
 import pytest
 
@@ -46,7 +46,7 @@ def test_a_group_must_have_a_name_that_a_record_can_hold(group_id):
 
 
 def test_the_longest_names_can_be_written():
-    """In bytes they are four times as long; a client id is part of the member id."""
+    """Encoded they are four times as long; a client id is part of the member id."""
     group = GroupHarness(group_id="\U0001f600" * 8_000)
     longest = "\U0001f600" * 8_000
     group.join("a", instance=longest, protocols={longest: SUBSCRIPTION}).tick(3000).sync_leader()
@@ -54,7 +54,7 @@ def test_the_longest_names_can_be_written():
 
 
 def test_errors_come_in_kafkas_order():
-    """The session timeout is looked at before the member, and the group's size before the protocols."""
+    """The session timeout is checked before the member, and the group's size before the protocols."""
     group = GroupHarness(GroupConfig(group_max_size=1)).stable_with("a")
     assert group.join("x", member_id="nobody", session_timeout_ms=1).error("x") == ErrorCode.INVALID_SESSION_TIMEOUT
     assert group.join("x", protocol_type="connect").error("x") == ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -70,7 +70,7 @@ def test_a_join_that_does_not_fit_the_group(group, fields):
 
 
 def test_a_member_id_that_the_group_does_not_know(group):
-    """C2. The client starts over as unknown, and is let in."""
+    """C2. The client starts over as unknown, and may join."""
     group.stable_with("a")
     assert group.join("b", member_id="made-up").error("b") == ErrorCode.UNKNOWN_MEMBER_ID
     assert group.join("b").waits("b")
@@ -96,7 +96,7 @@ def test_the_protocol_that_most_members_like_best(group):
     ],
 )
 def test_with_as_many_votes_kafkas_hash_map_decides(group, chosen, other, first):
-    """Not the order in which the members came. The same names were given to Apache Kafka 4.2."""
+    """Not the order in which the members came. The names were compared with Apache Kafka 4.2."""
     likes = [chosen, other] if first else [other, chosen]
     group.join("a", protocols=dict.fromkeys(likes, SUBSCRIPTION))
     group.join("b", protocols=dict.fromkeys(reversed(likes), SUBSCRIPTION)).tick(6000)
@@ -200,7 +200,7 @@ def test_without_delay_the_wait_goes_on_while_members_keep_coming():
 
 
 def test_without_delay_the_wait_ends_with_the_rebalance_timeout():
-    """Else members that come and go, one in each millisecond, keep all others waiting."""
+    """Otherwise members that join and leave, one in each millisecond, keep all others waiting."""
     group = GroupHarness(GroupConfig(group_initial_rebalance_delay_ms=0))
     group.join("a0", rebalance_timeout_ms=5).join("a1", rebalance_timeout_ms=5).tick(0)
     for i in range(2, 6):
@@ -211,7 +211,7 @@ def test_without_delay_the_wait_ends_with_the_rebalance_timeout():
 
 
 def test_a_wait_that_goes_on_looks_at_no_session(monkeypatch):
-    """It goes on each millisecond while a thousand members come."""
+    """It is extended each millisecond while a thousand members join."""
     group = GroupHarness(GroupConfig(group_initial_rebalance_delay_ms=0))
     group.join("a").join("b")
     monkeypatch.setattr(ClassicGroup, "sessions", None)
@@ -288,7 +288,7 @@ def test_changed_metadata_in_the_sync_phase_starts_over(group):
 
 
 def test_a_join_that_is_sent_twice_is_answered_twice(group):
-    """Kafka leaves the first one hanging; nobody may be left without an answer here."""
+    """Kafka leaves the first one hanging; here every request must be answered."""
     group.stable_with("a", "b").join("a")
     first = group.last_ticket["a"]
     group.join("a")
@@ -309,7 +309,7 @@ def test_a_full_group_takes_nobody_else():
 
 
 def test_a_group_that_its_store_does_not_take_begins_anew():
-    """Members that wait are refused, so that they go; another learns it by its next request, and may fit."""
+    """Waiting members are refused, so they leave; another one learns it from its next request, and may fit."""
     config = GroupConfig(record_fits=lambda record: len(record.value.members if record.value else ()) < 3)
     group = GroupHarness(config).stable_with("a", "b")
     group.join("c").join("a").join("b")
@@ -339,7 +339,7 @@ def test_a_group_that_has_become_too_large_loses_the_last_to_come():
 
 
 def test_events_tell_who_why_and_how_long(group):
-    """What `groups describe` and the log lines are made of. The join reason is KIP-800's."""
+    """The data of `groups describe` and the log lines. The join reason is KIP-800's."""
     group.stable_with("a").join("b", reason="the pod was scaled up").tick(1500).join("a").sync_all()
     joined = group.events_of(MemberJoined)[-1]
     assert (joined.client_id, joined.client_host, joined.reason) == ("client-b", "/127.0.0.1", "the pod was scaled up")
@@ -362,7 +362,7 @@ def test_a_rebalance_that_is_outdated_is_timed_from_its_beginning(group):
 
 
 def test_an_id_that_nobody_came_back_with_is_forgotten_without_a_generation(group):
-    """KIP-394: a client is told its id and gone; its group is empty, and stays as it is."""
+    """KIP-394: a client gets its id and disappears; its group is empty, and stays as it is."""
     group.join_once("a")
     assert group.error("a") == ErrorCode.MEMBER_ID_REQUIRED
     written = list(group.log)
@@ -371,7 +371,7 @@ def test_an_id_that_nobody_came_back_with_is_forgotten_without_a_generation(grou
     assert not group.group.pending_members
 
 
-# ----------------------------------------------------------------------------------------- what members tell
+# ---------------------------------------------------------------------------------------- the size of members' metadata
 
 
 def telling(size: int, protocols: int = 1) -> dict[str, bytes]:
@@ -415,7 +415,7 @@ def test_what_all_members_tell_has_a_bound_and_most_are_let_in_all_the_same():
 
 @pytest.mark.parametrize("instance", [None, "i"])
 def test_a_member_that_joins_again_is_counted_once(instance):
-    """What it told before is forgotten; so it is with the member that a static one takes over."""
+    """Its earlier metadata is forgotten, as is that of the member that a static one replaces."""
     large = 1024 * 1024
     group = GroupHarness(GroupConfig(metadata_max_bytes=2 * large))
     for name in "ab":

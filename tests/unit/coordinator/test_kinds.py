@@ -1,4 +1,4 @@
-"""A second kind of group beside the classic one, in one shard: what `kinds.Group` asks for is all that it takes."""
+"""A second kind of group next to the classic one, in one shard: implementing `kinds.Group` is enough."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SESSION_MS = 5_000
 
 
 class Team:
-    """A kind of group with one rule: members have an epoch each, with which they commit, and wait for a bell."""
+    """A kind of group with one rule: each member has an epoch, with which it commits, and waits for a bell."""
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
@@ -160,7 +160,7 @@ def test_each_kind_says_who_may_look(shard: GroupShard, team: Team) -> None:
     team.enter("a", 3, "ticket", NOW)
     assert fetch(shard, "team", "a", 3) == (0, 7)
     assert fetch(shard, "team", "a", 2) == (ErrorCode.STALE_MEMBER_EPOCH, -1)
-    assert fetch(shard, "team") == (0, 7)  # a look-up that names no member
+    assert fetch(shard, "team") == (0, 7)  # a lookup that names no member
     assert fetch(shard, "classic", "anybody", 9) == (0, 7)
     assert fetch(shard, "nobody's", "anybody", 9) == (0, -1)
 
@@ -196,7 +196,7 @@ def test_each_kind_has_its_deadlines(shard: GroupShard, team: Team) -> None:
     assert shard.on_deadline(NOW + SESSION_MS - 1).replies == []
     [reply] = shard.on_deadline(NOW + SESSION_MS).replies
     assert reply == Reply("ticket", m.HeartbeatResponse())
-    assert shard.next_deadline() == NOW + 10_000  # the id that a classic member was given
+    assert shard.next_deadline() == NOW + 10_000  # the id that was given to a classic member
 
 
 def test_both_kinds_begin_and_end_with_their_shard(shard: GroupShard, team: Team) -> None:

@@ -1,4 +1,4 @@
-"""Reading shards back: a piece at a time, once, whatever comes in between; and what time the records tell."""
+"""Reading shards back: in pieces, once, whatever happens meanwhile; and how times in records are read."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Broker:
         return self.logs.setdefault(partition, MemoryLog())
 
     def turn(self) -> bool:
-        """One turn of the loop; whether there was something to do."""
+        """One turn of the loop; returns whether there was something to do."""
         if not self.due:
             return False
         self.due.popleft()()
@@ -83,7 +83,7 @@ class Broker:
         return answer.error_code, answer.topics[0].partitions[0].committed_offset if answer.topics else -1
 
     def errors(self, group_id: str = "g") -> set[int]:
-        """What requests about a group are answered, of every kind that shows it."""
+        """The errors of requests about a group, of every kind that shows it."""
         return {
             self.commit(group_id=group_id),
             self.committed(group_id)[0],
@@ -198,7 +198,8 @@ def test_to_unload_while_a_log_is_read(logs, end):
 
 @pytest.mark.parametrize("end", [CoordinatorRuntime.unload_all, CoordinatorRuntime.close])
 def test_what_was_unloaded_is_not_read_again_by_itself(logs, end):
-    """The topic is gone, or the broker: there is nothing to come back to. One of its logs was to be read again."""
+    """The topic is deleted, or the broker stops: there is nothing to return to. One of its logs was due for another
+    read."""
     logs[0] = MemoryLog()
     logs[0].append(build_batch([(NOW, b"key", b"value", [])]), now=NOW)
     logs[0].held = True
@@ -215,7 +216,7 @@ def test_what_was_unloaded_is_not_read_again_by_itself(logs, end):
 
 
 def test_a_log_that_has_nothing_up_to_its_end_is_read_nevertheless(logs, monkeypatch):
-    """Its last offsets were lost, and are not given again: the next record comes behind them."""
+    """Its last records were lost, and their offsets are not assigned again: the next record comes after them."""
     broker = Broker(logs)
     end = broker.log.log_end_offset
     broker.log.log_end_offset += 3
@@ -254,7 +255,7 @@ def test_a_log_is_read_from_where_it_begins(logs, monkeypatch):
 
 
 def test_a_record_that_the_disk_has_changed_is_not_served(caplog):
-    """It can be read as well as before, and says something else: only the checksum tells."""
+    """It can still be decoded, but with a different value: only the checksum shows it."""
     broker = Broker()
     broker.runtime.load_all([])
     broker.commit(0x1234)
@@ -269,7 +270,7 @@ def test_a_record_that_the_disk_has_changed_is_not_served(caplog):
 
 
 def test_to_begin_anew_while_a_log_is_read(logs):
-    """The topic is deleted and made again, under an older epoch: nothing of the old log comes up."""
+    """The topic is deleted and created again, with an older epoch: nothing of the old log reappears."""
     broker = Broker(dict(logs))
     broker.runtime.load_all(sorted(logs), 5)
     broker.turn()
@@ -323,7 +324,8 @@ def records(log: MemoryLog) -> list[Any]:
 
 @pytest.mark.parametrize("step", [3_600_000, -3_600_000, 99, 0])
 def test_records_tell_the_time_of_day(step):
-    """The clock is put forth or back by an hour while the broker runs: by less than a tenth of a second is no step."""
+    """The clock is moved forward or back by an hour while the broker runs: less than a tenth of a second is not a
+    step."""
     broker = Broker()
     broker.runtime.load_all([])
     broker.commit(1)
@@ -360,7 +362,7 @@ def test_offsets_expire_by_the_time_that_has_passed(step):
     broker.runtime.on_deadlines(broker.now)
     assert broker.committed() == (0, 2)
     again = Broker(broker.logs)
-    again.now, again.ahead = broker.now, step  # the steady clock of a new process may say anything
+    again.now, again.ahead = broker.now, step  # the monotonic clock of a new process may have any value
     again.runtime.load_all(sorted(broker.logs))
     again.settle()
     again.runtime.on_deadlines(again.now)

@@ -1,4 +1,4 @@
-"""Heartbeats, sync, leaving, sessions, and what comes back after a restart."""
+"""Heartbeats, sync, leaving, sessions, and what is restored after a restart."""
 
 import pytest
 
@@ -38,7 +38,7 @@ def test_who_heartbeats_in_time_stays(group):
 
 
 def test_who_is_silent_is_removed_and_the_rest_rebalances(group):
-    """H1, H5: its partitions go to the others."""
+    """H1, H5: its partitions are assigned to the others."""
     group.stable_with("a", "b").tick(9_999)
     group.heartbeat("a")
     group.tick(1)
@@ -73,7 +73,7 @@ def test_who_waits_for_others_need_not_heartbeat(group):
 
 @pytest.mark.parametrize("is_rebalancing", [False, True])
 def test_a_commit_is_a_sign_of_life_if_it_is_not_refused(group, is_rebalancing):
-    """H1: in a stable group, and from a member that commits before it gives its partitions up."""
+    """H1: in a stable group, and from a member that commits before it gives up its partitions."""
     group.stable_with("a", "b", "c")
     if is_rebalancing:
         group.join("a")
@@ -115,7 +115,7 @@ def test_whose_wait_ends_when_another_expires_does_not_expire_with_it(group):
 
 
 def test_who_was_silent_first_is_removed_first(group):
-    """Also when the coordinator looks late."""
+    """Also if the coordinator checks late."""
     group.join("a", session_timeout_ms=12_000).join("b", session_timeout_ms=11_000).join("c").tick(9000).sync_all()
     group.now += 60_000
     events = group.shard.on_deadline(group.now).events
@@ -131,7 +131,7 @@ def test_a_new_member_that_never_syncs_expires(group):
 
 
 def test_a_new_member_that_heartbeats_while_it_waits_is_bound_to_it(group):
-    """It knows its id (KIP-394), so it can, and then it must, as in Kafka."""
+    """It knows its id (KIP-394), so it can, and having begun it must continue, as in Kafka."""
     group.stable_with("a", session_timeout_ms=1_800_000).join("b").tick(20_000)
     assert group.heartbeat("b") == ErrorCode.REBALANCE_IN_PROGRESS
     group.tick(10_000)
@@ -139,7 +139,7 @@ def test_a_new_member_that_heartbeats_while_it_waits_is_bound_to_it(group):
 
 
 def test_a_new_member_does_not_wait_for_ever(group):
-    """Its client may have given up long ago and come again as somebody else, without knowing its first id."""
+    """Its client may have given up long ago and joined again with another id, not knowing its first one."""
     long = {"rebalance_timeout_ms": 1_000_000, "session_timeout_ms": 1_000_000}
     group.stable_with("a", **long).join("b", **long).tick(299_999)
     assert group.waits("b")
@@ -205,14 +205,14 @@ def test_who_has_not_synced_is_dropped_though_its_session_is_longer(group):
 
 
 def test_a_leader_alone_that_does_not_sync_is_dropped(group):
-    """Nothing else is due for long: the time for its sync must be waited for by itself."""
+    """Nothing else is due for long: the deadline for its sync must be waited for on its own."""
     group.stable_with("a", session_timeout_ms=1_000_000).tick(100_000).join("a", session_timeout_ms=1_000_000)
     assert group.tick(59_999).members == ["a"]
     assert group.tick(1).members == []
 
 
 def test_the_time_for_syncs_ends_with_the_sync_phase(group):
-    """Whoever was late for a generation that is over has only the next one to be in time for."""
+    """A member that was late for a generation that is over only has to be on time for the next one."""
     long = {"session_timeout_ms": 1_000_000}
     group.join("a", **long).join("b", **long).tick(6000).tick(50_000).join("c", **long).tick(59_999)
     assert group.members == ["a", "b", "c"]
@@ -290,7 +290,7 @@ def test_leaving_a_group_that_is_not_there(group):
 
 
 def test_the_group_without_a_name_takes_commits_and_no_members():
-    """A commit of a consumer that is in no group makes it (J7); members are told that this is no name, as by Kafka."""
+    """A commit of a consumer that is in no group creates it (J7); members get INVALID_GROUP_ID, as from Kafka."""
     group = GroupHarness(group_id="")
     assert group.commit(None, {("t", 0): 7}) == [0]
     assert "" in group.shard.groups
@@ -333,7 +333,7 @@ def test_sessions_begin_anew_at_a_restart(group):
 
 
 def test_the_leader_is_remembered(group):
-    """It need not be the longest-standing member: here `a` missed a rebalance, but is static and so still there."""
+    """It need not be the longest-standing member: here `a` missed a rebalance, but is static and so still a member."""
     long = {"session_timeout_ms": 1_000_000}
     group.join("a", instance="ia", **long).join("b", **long).tick(6000).sync_all()
     group.join("b", protocols={"range": b"\0\0changed"}, **long).tick(60_000).sync_leader().sync("b").restart()
@@ -344,7 +344,7 @@ def test_the_leader_is_remembered(group):
 
 
 def test_a_rebalance_under_way_is_lost_with_the_process(group):
-    """Its members rejoin: the generation is again the last that was stable."""
+    """Its members rejoin: the generation is again the last one that was stable."""
     group.stable_with("a", "b").join("a").join("b")
     assert group.generation == 2
     group.restart()
@@ -428,7 +428,7 @@ def test_a_member_of_the_oldest_record_waits_for_its_session_timeout(group):
 
 
 def test_the_topics_of_members_of_another_protocol_are_not_known(group):
-    """Kafka Connect's members speak of something else, though it may look like a Subscription by chance."""
+    """The metadata of Kafka Connect's members is something else, although it may look like a Subscription by chance."""
     group.join("a", protocol_type="connect").tick(3_000).sync_leader()
     assert group.state is GroupState.STABLE
     assert group.group.subscribed_topics is None

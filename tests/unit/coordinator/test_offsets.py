@@ -16,7 +16,7 @@ ZERO = bytes(16)
 
 
 def fetch(group: GroupHarness, version: int, topic: m.OffsetFetchRequestTopics | None):
-    """What an OffsetFetch for one topic, or for all (None), is answered with."""
+    """The answer to an OffsetFetch for one topic, or for all (None)."""
     wanted = None if topic is None else [topic]
     found = group.shard.fetch_offsets(m.OffsetFetchRequestGroup(group.group_id, topics=wanted), version)
     return [
@@ -109,7 +109,7 @@ def test_nobody_commits_by_hand_for_a_group_with_members(group):
 
 
 def test_a_member_that_was_removed_cannot_commit(group):
-    """What keeps it from taking back what the new owner has committed."""
+    """This keeps it from overwriting what the new owner has committed."""
     group.stable_with("a", "b").tick(9_999)
     group.heartbeat("a")
     group.tick(1).join("a").sync_all()
@@ -130,7 +130,7 @@ def test_a_commit_for_nothing_that_exists_does_not_ask_the_group(group):
 
 
 def commit_topics(group: GroupHarness, version: int, **topics: list[int]) -> list[tuple[str, list[int]]]:
-    """Commit for partitions of topics; the answer."""
+    """Commit for partitions of topics; returns the answer."""
     asked = [
         m.OffsetCommitRequestTopic(name, partitions=[m.OffsetCommitRequestPartition(index, 9) for index in indexes])
         for name, indexes in topics.items()
@@ -247,7 +247,7 @@ def test_offsets_do_not_expire_where_subscriptions_cannot_be_read(group, protoco
 
 
 def test_a_commit_may_carry_a_retention_time_of_its_own(group):
-    """Versions 2 to 4. It is kept, for the record has a place for it."""
+    """Versions 2 to 4. It is kept, because the record has a field for it."""
     group.commit(None, {("t", 0): 1}, retention_ms=1000, version=4)
     group.restart().tick(CHECK_MS)
     assert group.committed("t", 0) == -1
@@ -258,11 +258,11 @@ def test_a_commit_may_carry_a_retention_time_of_its_own(group):
     [
         ("consumer", 5_000, -1, 5_999, False),  # emptied long after the commit
         ("consumer", 5_000, -1, 6_000, True),
-        ("consumer", -1, -1, 1_999, False),  # the oldest records do not tell when it was emptied: by its commit
+        ("consumer", -1, -1, 1_999, False),  # the oldest records do not say when it was emptied: since its commit
         ("consumer", -1, -1, 2_000, True),
-        (None, 5_000, -1, 1_999, False),  # never had members: by its commit
+        (None, 5_000, -1, 1_999, False),  # never had members: since its commit
         (None, 5_000, -1, 2_000, True),
-        ("consumer", 5_000, 7_000, 6_999, False),  # a time of its own counts before all
+        ("consumer", 5_000, 7_000, 6_999, False),  # a retention time of its own has priority
         ("consumer", 5_000, 7_000, 7_000, True),
     ],
 )

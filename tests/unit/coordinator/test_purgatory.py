@@ -1,4 +1,4 @@
-"""C8: requests that cannot be answered yet wait, until what they wait for has come or their time is over."""
+"""C8: requests that cannot be answered yet wait until their condition is met or their time is over."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def expired(group: GroupHarness) -> list[ExpiryKind]:
 
 
 def test_a_delayed_join_completes_when_all_have_come(group: GroupHarness) -> None:
-    """C8, and C4: the first to come makes it, and only one."""
+    """C8, and C4: the first to join creates it, and there is only one."""
     group.stable_with("a", "b", "c").join("a")
     made = group.group.join_deadline
     group.tick(1_000).join("b")
@@ -26,7 +26,8 @@ def test_a_delayed_join_completes_when_all_have_come(group: GroupHarness) -> Non
 
 
 def test_a_delayed_join_expires(group: GroupHarness) -> None:
-    """C8: at the rebalance timeout it completes with whoever has come. (Who is missing has heartbeated all along.)"""
+    """C8: at the rebalance timeout it completes with the members that have joined. (The missing one has kept sending
+    heartbeats.)"""
     group.stable_with("a", "b", session_timeout_ms=300_000).join("a", session_timeout_ms=300_000)
     group.tick(group.rebalance_timeout_ms - 1)
     assert group.waits("a")
@@ -36,7 +37,7 @@ def test_a_delayed_join_expires(group: GroupHarness) -> None:
 
 
 def test_a_sync_waits_for_the_leaders(group: GroupHarness) -> None:
-    """C8: until the leader's comes, or another rebalance."""
+    """C8: until the leader's SyncGroup comes, or another rebalance."""
     group.stable_with("a", "b").join("a").join("b").sync("b")
     assert group.waits("b")
     group.sync("a", {"b": b"share"})
@@ -47,7 +48,7 @@ def test_a_sync_waits_for_the_leaders(group: GroupHarness) -> None:
 
 
 def test_a_delayed_heartbeat_is_completed_by_the_next_and_else_expires(group: GroupHarness) -> None:
-    """C8, H1: each moves the deadline; what passes is the member's end in the group."""
+    """C8, H1: each heartbeat moves the deadline; when it passes, the member is removed from the group."""
     group.stable_with("a")
     for _ in range(3):
         group.tick(group.session_timeout_ms - 1)
@@ -58,7 +59,7 @@ def test_a_delayed_heartbeat_is_completed_by_the_next_and_else_expires(group: Gr
 
 
 def test_nothing_that_waits_outlives_its_shard(group: GroupHarness) -> None:
-    """C8, C3: a join, a sync, and nobody is left without an answer."""
+    """C8, C3: a join, a sync, and every request is answered."""
     group.stable_with("a", "b").join("a").join("b").sync("b")
     group._take(group.shard.unload(ErrorCode.NOT_COORDINATOR))
     assert group.error("b") is ErrorCode.NOT_COORDINATOR

@@ -1,4 +1,5 @@
-"""Why a known member's JoinGroup starts a rebalance, as the event tells it: other topics, fewer partitions, neither."""
+"""Why a known member's JoinGroup starts a rebalance, as reported in the event: other topics, fewer partitions,
+neither."""
 
 from __future__ import annotations
 

@@ -25,12 +25,12 @@ GROUPS = ("g", "h")
     ("group_id", "partition"),
     [
         ("", 0),
-        ("golden", 43),  # seen on a Kafka broker, as the next; the others are what Java says
+        ("golden", 43),  # seen on a Kafka broker, like the next one; the others were computed by Java
         ("golden-static", 8),
         ("a" * 100, 40),
         ("消费组", 35),
         ("\U0001f600", 49),
-        ("polygenelubricants", 0),  # its hash is Java's least integer, whose absolute value is not one
+        ("polygenelubricants", 0),  # its hash is Java's least integer, whose absolute value is negative
     ],
 )
 def test_groups_live_where_kafka_keeps_them(group_id, partition):
@@ -96,7 +96,7 @@ def test_an_answer_waits_until_the_log_is_durable(broker):
 
 
 def test_what_was_read_is_durable_too(broker):
-    """A fetch that saw a commit which a crash then took back would have told a thing that never was."""
+    """A fetch that saw a commit which was then lost in a crash would have returned a value that never existed."""
     broker.commit(offset=5)
     assert broker.fetch("g") == []
 
@@ -140,7 +140,7 @@ def test_groups_come_back_from_their_logs(broker):
 
 
 def test_transactions_in_a_log_are_passed_over(broker):
-    """Nothing here writes them, and whether they were committed is not tracked."""
+    """No part of muster writes them here, and whether they were committed is not tracked."""
     broker.commit(offset=1, turn=True)
     log = broker.log_of("g")
     key, value = encode_record(OffsetCommitRecord(m.OffsetCommitKey("g", "t", 0), m.OffsetCommitValue(99)))
@@ -230,7 +230,7 @@ def test_joins_of_one_turn_share_a_rebalance(broker):
     first, second = broker.join(instance="a"), broker.join(instance="b")
     assert broker.runtime.next_deadline() == broker.now
     broker.turn()
-    assert broker.runtime.next_deadline() == broker.now + 1  # more than one has come, so more may
+    assert broker.runtime.next_deadline() == broker.now + 1  # more than one has come, so more may follow
     broker.now += 1
     broker.turn()
     assert (first[0].generation_id, second[0].generation_id) == (1, 1)
@@ -256,7 +256,7 @@ def test_offsets_of_a_deleted_topic_go_in_all_groups(broker):
 
 
 def test_offsets_of_a_topic_that_was_deleted_unheard_go_when_the_log_is_read(broker):
-    """The broker died between the topic and what was committed for it; or the shard was away."""
+    """The broker died between the topic and its committed offsets; or the shard was not loaded."""
     for group_id in GROUPS:
         broker.commit(group_id)
     broker.turn()
@@ -342,7 +342,7 @@ BEFORE_EXPIRY_CHECK = [("g", step, number) for step, number in (("join", 0), ("w
 @example([("g", "join", 0), ("g", "wait", 4), *[("g", "wait", 3)] * 28, ("g", "wait", 1), *BEFORE_EXPIRY_CHECK])
 @example([("g", "join", 0), ("g", "wait", 1), ("h", "join", 0), ("g", "leave", 0), ("g", "delete", 0)])
 def test_the_next_deadline_is_the_earliest_of_all_groups(steps):
-    """Deadlines move: alarms of groups are overtaken by earlier ones, and groups go while theirs are set."""
+    """Deadlines move: alarms of groups are replaced by earlier ones, and groups are deleted while theirs are set."""
     broker = Broker().loaded()
     ids: dict[str, str] = {}
     for group, step, number in steps:

@@ -1,4 +1,4 @@
-"""Groups to which the coordinator assigns: who may join, what they get, and what makes it assign anew."""
+"""Groups to which the coordinator assigns: who may join, what they get, and what triggers a new assignment."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_known_member_that_comes_again_with_garbage_keeps_its_place(group: Ass
 
 
 def test_a_group_that_its_store_does_not_take_is_refused_at_its_join():
-    """No answer may tell of a generation that was never written."""
+    """No answer may contain a generation that was never written."""
 
     def fits(record: GroupMetadataRecord) -> bool:
         return len(record.value.members if record.value else ()) < 3
@@ -157,7 +157,7 @@ def test_topics_that_do_not_exist_yet_are_no_hindrance(group: AssignedGroup):
 
 
 def test_a_member_that_comes_again_with_the_same_topics_gets_its_share_again(group: AssignedGroup):
-    """Clients write what they own and in which generation behind the topics; here that makes no difference."""
+    """Clients append the partitions that they own and their generation to the topics; here that makes no difference."""
     group.settle("a", "b", protocols={"range": reads("t", version=1)})
     owned = [TopicPartition("t", 0)]
     group.rejoin("a", protocols={"range": reads("t", version=3, owned_partitions=owned, generation_id=1)})
@@ -195,7 +195,7 @@ def test_a_static_member_that_comes_back_keeps_its_share_and_its_place(group: As
 
 @pytest.mark.parametrize("version", [5, 9])
 def test_a_static_member_that_comes_back_with_other_topics_is_a_rebalance(group: AssignedGroup, version: int):
-    """In a classic group its leader would look after it (KIP-814); here no member does."""
+    """In a classic group its leader would handle it (KIP-814); here no member does."""
     group.join("b", instance="one", protocols={"range": reads("t")}).settle("a")
     group.ids.pop("b")
     group.rejoin("b", instance="one", protocols={"range": reads("u")}, version=version)
@@ -283,10 +283,10 @@ def test_what_makes_no_difference_is_no_rebalance(group: AssignedGroup):
     group.settle("a")
     started = len(group.events_of(RebalanceStarted))
     group.topics_changed("t").topics_changed()
-    group.topics.partitions["u"] = 9  # not read here
+    group.topics.partitions["u"] = 9  # nobody in the group reads it
     group.topics_changed("u").topics_changed()
     group.topics.partitions["t"] = 5
-    group.topics_changed("u")  # it is about another topic
+    group.topics_changed("u")  # the change is about another topic
     assert len(group.events_of(RebalanceStarted)) == started
     group.topics_changed("t", "u")
     assert len(group.events_of(RebalanceStarted)) == started + 1
@@ -351,7 +351,8 @@ def test_switched_on_over_a_restart(group: AssignedGroup):
 
 
 def test_switched_on_for_a_group_with_a_strategy_that_the_coordinator_does_not_know(group: AssignedGroup):
-    """Its record tells of that strategy alone. The members begin anew, and those that know another one are taken."""
+    """Its record contains only that strategy. The members start over, and those that support another strategy are
+    accepted."""
     group.config.server_assigned_groups = None
     classic = AssignedGroup(group.config)
     both = {"sticky": reads("t"), "range": reads("t")}

@@ -14,7 +14,7 @@ WAITS = None
 
 
 def in_state(state: GroupState) -> GroupHarness:
-    """A group with a leader `a` and a member `b` in the state; in an empty one both have been and gone."""
+    """A group with a leader `a` and a member `b` in this state; in an empty one both have left."""
     group = GroupHarness().stable_with("a", "b")
     match state:
         case GroupState.EMPTY:
@@ -24,7 +24,7 @@ def in_state(state: GroupState) -> GroupHarness:
         case GroupState.COMPLETING_REBALANCE:
             group.join("a").join("b")
         case GroupState.DEAD:
-            # A request that was routed to the group before it went: only the rules themselves see this.
+            # A request that was routed to the group before it was deleted: only the rules themselves see this state.
             group.group.state = GroupState.DEAD
     assert group.state is state
     return group
@@ -64,7 +64,7 @@ def test_cell(request_name, state):
 
 
 def test_a_newcomer_to_a_dead_group():
-    """C3: the post's version says UNKNOWN_MEMBER_ID, today's Kafka that the coordinator is to be looked for."""
+    """C3: the post's version says UNKNOWN_MEMBER_ID, today's Kafka says COORDINATOR_NOT_AVAILABLE."""
     group = in_state(GroupState.DEAD)
     assert answer_to(group.join("new"), "new") == ErrorCode.COORDINATOR_NOT_AVAILABLE
 

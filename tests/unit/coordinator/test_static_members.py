@@ -1,4 +1,4 @@
-"""Static members (KIP-345): somebody who restarts is mistaken for the same, by its `group.instance.id`."""
+"""Static members (KIP-345): a client that restarts counts as the same member because of its `group.instance.id`."""
 
 import pytest
 
@@ -44,7 +44,7 @@ def test_the_takeover_is_kept(statics):
 
 
 def test_a_takeover_with_which_the_group_is_too_large_for_its_store_is_refused(statics):
-    """Its subscription is another one, and the record has all of it."""
+    """Its new subscription is larger, and the record contains all of it."""
     most = sum(map(len, DEFAULT_PROTOCOLS.values())) * 2
     statics.config.record_fits = lambda record: sum(len(m.subscription) for m in record.value.members) < most
     records = len(statics.log)
@@ -67,7 +67,7 @@ def test_whoever_had_the_instance_id_before_is_fenced(statics):
 
 
 def test_a_static_member_that_dies_after_a_long_sync_is_missed(statics):
-    """While its SyncGroup waits nothing expires; sent back to join, it has its session timeout, no more and no less."""
+    """While its SyncGroup waits nothing expires; once it must rejoin, it has exactly its session timeout."""
     statics.join("a", instance="ia").join("b", instance="ib").sync("b")
     for _ in range(4):
         statics.tick(4_000).heartbeat("a", instance="ia")
@@ -86,7 +86,7 @@ def test_a_leader_that_comes_back_does_not_assign_again(statics):
 
 
 def test_an_older_leader_that_comes_back_is_not_told_that_it_leads(statics):
-    """Before version 9 it would compute an assignment; it is given the id that led before."""
+    """Before version 9 it would compute an assignment; it gets the id that led before."""
     old = statics.ids["a"]
     statics.join("a2", member_id="", instance="ia", version=8)
     assert (statics.reply("a2").leader, statics.reply("a2").members) == (old, [])
@@ -101,7 +101,7 @@ def test_coming_back_with_a_protocol_that_changes_the_choice_rebalances(group):
 
 
 def test_coming_back_in_the_sync_phase_rebalances(statics):
-    """Else the leader would assign to the old id, of which it was told."""
+    """Otherwise the leader would assign to the old id, which is the one it knows."""
     statics.join("a", instance="ia").join("b", instance="ib").sync("b", group_instance_id="ib")
     waiting = statics.last_ticket["b"]
     statics.join("b2", member_id="", instance="ib")
@@ -127,7 +127,8 @@ def test_static_members_are_not_dropped_by_the_rebalance_timeout(group):
 
 
 def test_a_rebalance_to_which_nobody_comes_is_put_off(group):
-    """Static members are not removed, so somebody must come, or their sessions must end, before it can."""
+    """Static members are not removed by the rebalance, so one must join, or their sessions must expire, before it can
+    end."""
     long = {"session_timeout_ms": 100_000}
     group.join("a", instance="ia", **long).join("b", instance="ib", **long).join("c").tick(6000).sync_all()
     group.leave("c").tick(65_000)
@@ -151,7 +152,7 @@ def test_a_static_member_that_falls_silent_makes_room_for_its_name(statics):
 
 
 def test_a_static_member_that_was_the_last_to_be_missed_ends_the_wait_when_it_comes_back(statics):
-    """Restarted amid a rebalance, under a new id: nobody waits for the rebalance timeout of the id that is gone."""
+    """Restarted during a rebalance, with a new id: nobody waits for the rebalance timeout of the old id."""
     statics.join("c").join("a", instance="ia")
     assert statics.waits("a")
     statics.join("b2", member_id="", instance="ib")

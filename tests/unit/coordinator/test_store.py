@@ -1,5 +1,5 @@
-"""Slots that come, go and move between coordinators: epochs, fencing, and who is told what. Over logs, and over a store
-behind a network that a coordinator has to wait for."""
+"""Slots that come, go and move between coordinators: epochs, fencing, and which errors clients get. Over logs, and over
+a store behind a network that a coordinator has to wait for."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +28,7 @@ def slot_of(broker: Broker, group_id: str = "g") -> int:
 
 
 def committed(broker: Broker, group_id: str = "g", partition: int = 0) -> int:
-    """What a group has committed, or the error that it is told, negated."""
+    """The committed offset of a group, or the error that it gets, negated."""
     (answer,) = broker.fetch(group_id)
     [group] = answer.groups
     if group.error_code:
@@ -42,15 +42,15 @@ def commit_now(broker: Broker, group_id: str = "g", offset: int = 1) -> int:
     return code(answers)
 
 
-# ------------------------------------------------------------------------------------------------- one slot goes away
+# -------------------------------------------------------------------------------------------------- one slot moves away
 
 
 def test_whoever_waits_for_a_slot_that_moves_away_is_sent_on(broker):
-    """A sync that waits for others, a commit that is not written, one that is not durable; another slot goes on."""
+    """A sync that waits for others, a commit that is not written, one that is not durable; another slot continues."""
     neighbour = next(name for name in map(str, range(10_000)) if slot_of(broker, name) == slot_of(broker))
     first, second = broker.join(instance="a"), broker.join(instance="b")
     broker.turn()
-    broker.now += 1  # the group waits on while members keep coming
+    broker.now += 1  # the group keeps waiting while members keep coming
     broker.turn()
     assert first[0].leader == first[0].member_id
     share = broker.send(m.SyncGroupRequest("g", 1, second[0].member_id), 4)
@@ -63,7 +63,7 @@ def test_whoever_waits_for_a_slot_that_moves_away_is_sent_on(broker):
     assert [code(each) for each in (share, written, decided)] == [NOT_COORDINATOR] * 3
     broker.turn()
     assert code(other) == 0
-    assert broker.log_of("g").log_end_offset == end  # what was only decided is not written any more
+    assert broker.log_of("g").log_end_offset == end  # decisions that were not written are dropped
     broker.log_of("g").sync()
     broker.now += 3_600_000
     broker.turn()
@@ -76,7 +76,7 @@ def test_a_slot_comes_back_by_a_newer_epoch_only(broker):
     slot = slot_of(broker)
     commit_now(broker, offset=1)
     broker.runtime.unload(slot, 4)
-    for epoch in (0, 3, 4):  # older than what is known, or its successor's
+    for epoch in (0, 3, 4):  # older than the known epoch, or its successor's
         assert not broker.runtime.load(slot, epoch)
         assert committed(broker) == -NOT_COORDINATOR
     assert broker.runtime.load(slot, 5)
@@ -88,7 +88,7 @@ def test_news_of_older_epochs_change_nothing(broker):
     broker.runtime.load(slot, 5)
     commit_now(broker, offset=1)
     waiting = broker.commit(offset=2)
-    for epoch in (0, 4, 5):  # 5 is the one under which the slot is had
+    for epoch in (0, 4, 5):  # 5 is the epoch with which the slot is held
         broker.runtime.unload(slot, epoch)
     assert not broker.runtime.load(slot, 4)
     assert waiting == []
@@ -150,7 +150,7 @@ def test_a_topic_that_is_made_again_begins_with_any_epoch(broker):
 
 
 def test_a_slot_that_could_not_be_read_leaves_nothing_behind(broker, monkeypatch):
-    """Its topic is made again, under an older epoch than the load that failed."""
+    """Its topic is created again, with an older epoch than the load that failed."""
     commit_now(broker)
     monkeypatch.setattr(broker.log_of("g"), "read", lambda offset, max_bytes: 1 // 0)
     assert broker.runtime.load(slot_of(broker), 5)
@@ -162,7 +162,8 @@ def test_a_slot_that_could_not_be_read_leaves_nothing_behind(broker, monkeypatch
 
 
 def test_a_look_up_waits_for_what_was_written_without_an_answer(broker):
-    """The offsets of a deleted topic go, for which nobody waits. They are not gone before that is durable."""
+    """The offsets of a deleted topic are removed, and nobody waits for that. They are not gone until that is
+    durable."""
     commit_now(broker, offset=1)
     log = broker.log_of("g")
     log.hold()
@@ -181,7 +182,7 @@ def test_a_look_up_waits_for_what_was_written_without_an_answer(broker):
 
 
 def test_the_store_is_told_the_time_of_day(broker, monkeypatch):
-    """The rules' clock goes on where the machine's was set anew; a log goes by the time of day."""
+    """The rules' clock continues when the machine's clock is set; a log uses the time of day."""
     commit_now(broker)
     broker.runtime._wall_clock = lambda: broker.now + 3_600_000
     log, told = broker.log_of("g"), []
@@ -195,11 +196,11 @@ def test_the_store_is_told_the_time_of_day(broker, monkeypatch):
     assert told == [broker.now + 3_600_000]
 
 
-# ---------------------------------------------------------------------------------- two that believe in themselves
+# ----------------------------------------------------------------------------------------- two coordinators of one slot
 
 
 def test_the_older_of_two_coordinators_of_a_log_is_fenced(broker, caplog):
-    """In one process, over the same logs; `h` is still the older one's."""
+    """In one process, with the same logs; the older one still has `h`."""
     slot, store = slot_of(broker), broker.runtime._store
     commit_now(broker, offset=1)
     commit_now(broker, "h", 1)
@@ -212,13 +213,13 @@ def test_the_older_of_two_coordinators_of_a_log_is_fenced(broker, caplog):
     assert "epoch 0 ended with epoch 1" in caplog.text
     broker.now += 3_600_000
     broker.turn()
-    assert committed(broker) == -NOT_COORDINATOR  # a failed log would be read again by now
+    assert committed(broker) == -NOT_COORDINATOR  # a failed log would have been read again by now
     assert commit_now(broker, "h", 4) == 0
     assert committed(successor) == 3
 
 
 def test_a_log_that_is_led_under_a_newer_epoch_fences(broker, monkeypatch):
-    """In another process: it is the log that knows."""
+    """In another process: only the log knows."""
     commit_now(broker, offset=1)
     commit_now(broker, "h", 1)
 
@@ -282,7 +283,7 @@ def test_what_an_older_epoch_wrote_after_a_newer_began_is_left_out(broker, caplo
 
 @given(st.lists(st.integers(0, 3), max_size=12))
 def test_any_order_of_epochs_in_a_log(epochs):
-    """What is read is what was written under the newest epoch so far, in order."""
+    """A record is read if no record before it has a newer epoch; the order is kept."""
     log, kept, newest = MemoryLog(), [], 0
     for at, epoch in enumerate(epochs):
         log.append(build_batch([(0, b"%d" % at, None, [])]), now=0, leader_epoch=epoch)
@@ -299,12 +300,12 @@ def test_any_order_of_epochs_in_a_log(epochs):
 
 
 def alone(logs: dict[int, MemoryLog]) -> Broker:
-    """A coordinator over logs that no other writes to."""
+    """A coordinator whose logs nobody else writes to."""
     return Broker(logs, store=ShardLogStore(lambda slot: logs.setdefault(slot, MemoryLog()), alone=True)).loaded()
 
 
 def test_a_coordinator_alone_goes_on_where_one_of_a_cluster_stopped():
-    """It reads whatever epochs there are, and writes under the newest: so the log can go back to a cluster."""
+    """It reads records of any epoch, and writes with the newest: so the log can be used by a cluster again."""
     log, logs = MemoryLog(), {}
     logs[slot_of(Broker())] = log
     for epoch, offset in ((1, 10), (7, 20), (0, 30)):
@@ -341,7 +342,7 @@ def test_a_journal_that_is_closed_takes_nothing():
         journal.write(commit_record(2), 0)
     assert not isinstance(refused.value, FencedError)
     assert log.appends == 1
-    store.load(0, 0)  # the topic may have been made again
+    store.load(0, 0)  # the topic may have been created again
 
 
 def test_an_older_epoch_than_that_of_an_open_journal_is_refused():
@@ -378,7 +379,7 @@ def far(cells: Cells, *, loads: bool = True) -> tuple[Broker, SlowStore]:
     store.on_news = broker.runtime.release_durable
     if loads:
         broker.runtime.load_all([], 1)
-        broker.commit()  # the first request of a group has its slot read
+        broker.commit()  # the first request of a group makes its slot be read
         store.deliver()
     return broker, store
 
@@ -411,7 +412,7 @@ def test_a_load_that_has_to_wait_holds_nobody_up(cells):
 
 
 def test_a_load_that_has_to_wait_takes_no_turns(cells):
-    """The loop would be busy until the store has answered."""
+    """Otherwise the loop would be blocked until the store has answered."""
     broker, store = far(cells, loads=False)
     due: list[Callable[[], None]] = []
     broker.runtime._later = due.append
@@ -434,7 +435,7 @@ def test_a_late_piece_of_a_load_that_was_given_up_is_ignored(cells):
     store.deliver()
     broker, wire = far(cells, loads=False)
     broker.runtime.load(slot_of(broker), 2)
-    wire.deliver(1)  # asked, and some is under way
+    wire.deliver(1)  # requested, and some of it is in flight
     broker.runtime.unload(slot_of(broker), 3)
     assert committed(broker) == -NOT_COORDINATOR
     other, line = far(cells, loads=False)

@@ -1,4 +1,4 @@
-"""Records on their way between the rules' clock and the time of day."""
+"""Converting the times in records between the rules' clock and the time of day."""
 
 import pytest
 
@@ -15,7 +15,7 @@ LATEST = (1 << 63) - 1
     [(-1, 1000, -1), (-1, -1000, -1), (5, 1000, 1005), (1005, -1000, 5), (5, -1000, 0), (LATEST - 1, 1000, LATEST)],
 )
 def test_times_of_a_record_move_and_what_is_no_time_stays(time, by, moved):
-    """A time that is not set is none after a step either, and none leaves what a record has room for."""
+    """A time that is not set stays unset after a step, and no time leaves the range of its field."""
     key = OffsetCommitKey("g", "t", 3)
     value = OffsetCommitValue(7, 2, "m", time, time, b"i" * 16)
     assert shifted(OffsetCommitRecord(key, value), by) == OffsetCommitRecord(

@@ -1,4 +1,4 @@
-"""How the demo's processes reach a cluster that wants TLS and SASL."""
+"""How the demo's processes reach a cluster that requires TLS and SASL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches and lags as they were seen, and the files that the feed reads."""
+"""Batches and lags as they were observed, and the files that the feed reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the demo sends: each flight once, in the order of its clock, late and damaged ones as said; and the truth."""
+"""What the demo sends: each flight once, in the order of its clock, late and damaged ones as documented; and the
+truth."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ def test_the_clock_never_goes_back(sent: list[StreamEvent]) -> None:
 
 
 def test_late_flights_are_late_by_far_and_others_are_not(sent: list[StreamEvent]) -> None:
-    """The pipeline decides by `seen_at`, so no flight may be near the border."""
+    """The pipeline decides by `seen_at`, so no flight may be close to the limit."""
     slack = timedelta(days=1)
     late = [event.at - hour_of(event) for event in sent if event.fault is FlightFault.LATE]
     good = [event.at - hour_of(event) for event in sent if event.stream == FLIGHTS_STREAM and event.fault is None]

@@ -1,4 +1,4 @@
-"""What the history must have of each step of the demo, and that Spark's and the doctor's are the same."""
+"""What the history must contain about each step of the demo, and that Spark's and the doctor's are the same."""
 
 from __future__ import annotations
 

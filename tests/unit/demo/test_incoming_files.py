@@ -1,4 +1,4 @@
-"""The files that the feed reads: whole or not there, and by their names in the order of writing."""
+"""The files that the feed reads: complete or absent, with names that sort in the order of writing."""
 
 from __future__ import annotations
 

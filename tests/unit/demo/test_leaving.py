@@ -8,7 +8,7 @@ from muster.demo.run.job import DemoJob
 
 
 class Member:
-    """Notes how long it was given to end before it would be killed."""
+    """Records how much time it had to end before it would be killed."""
 
     patience_s = 0.0
 
@@ -17,7 +17,7 @@ class Member:
 
 
 async def test_a_member_that_leaves_is_not_killed_because_the_machine_is_busy() -> None:
-    """Its session would expire, and the demo would look in vain for a member that left."""
+    """Its session would expire, and the demo would wait in vain for a member to leave."""
 
     class LeavingJob(DemoJob):
         def __init__(self, member: Any) -> None:

@@ -1,4 +1,4 @@
-"""The books of the demo: each window excuses what it must, and nothing else."""
+"""The ledger of the demo: each disturbance excuses what it must, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The judge of the demo on a small run's files: right ones are right, and each thing that is wrong is in its figure."""
+"""The judge of the demo on a small run's files: correct files pass, and each fault shows in its figure."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def record(topic: str, partition: int, offset: int, text: str, **more: Any) -> d
 
 
 class World:
-    """The files of a run in which all is right: Spark had partition 0, with flights 0, 2 and 4, python-1 the other."""
+    """The files of a correct run: Spark had partition 0, with flights 0, 2 and 4; python-1 had the other one."""
 
     def __init__(self, out: Path) -> None:
         self.run = DemoRun(DemoOptions(out, out / "broker"), Story("delays", has_events=True))
@@ -74,7 +74,7 @@ class World:
         self.torn = {"reader": '{"topic":"flights-dead","par'}
 
     def wrong(self) -> set[str]:
-        """The figures that are not as they must be."""
+        """The figures that have an unexpected value."""
         run = self.run
         for name, rows in (("shared", self.shared), ("delays", self.delays), ("weather", self.weather)):
             _write(run.collected / f"{name}.jsonl", rows)

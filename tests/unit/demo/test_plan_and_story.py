@@ -1,4 +1,4 @@
-"""The pace keeps data flowing until the last step is done; the story is what events and snapshots say."""
+"""The pace keeps data flowing until the last step is done; the story comes from events and snapshots."""
 
 from __future__ import annotations
 

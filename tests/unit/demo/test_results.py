@@ -1,4 +1,4 @@
-"""What is wrong with results is found, whatever it is: lost, twice, in another window, with another fault."""
+"""Faults in results are found, whatever they are: lost, duplicated, in another window, with another fault."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HOUR = "JFK", "2013-01-01T05:00:00Z"
 
 
 def joined(number: int, delay: int | None, wind: float = 5.0) -> dict[str, Any]:
-    """As Spark writes it: without what is null."""
+    """As Spark writes it: without null values."""
     found = {"id": number, "wind_speed": wind, "precip": 0.0}
     return found if delay is None else {**found, "dep_delay": delay}
 

@@ -1,4 +1,4 @@
-"""The broker's events as the demo reads them while they are written."""
+"""The broker's events, which the demo reads while they are being written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the doctor advises fits what was seen: the same rule, in other circumstances, says something else."""
+"""The doctor's advice fits what was observed: in other circumstances the same rule says something else."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_members_that_agree_in_the_end_are_not_two_versions_of_a_program(
 
 @pytest.mark.parametrize(("kind", "said"), [("connect", []), ("consumer", ["rejoins"])])
 def test_workers_of_connect_join_again_for_their_work(kind: str, said: list[str]) -> None:
-    """Each change of a connector makes them rebalance, and what they give up is handed out by one more."""
+    """Each change of a connector makes them rebalance, and another rebalance hands out what they give up."""
     latest = replace(generation(CALM, protocol="sessioned"), protocol_type=kind)
     assert [each.rule for each in findings([view(*times(3, Cause.LEADER_REJOINED, 60_000), latest=latest)])] == said
 
@@ -80,14 +80,14 @@ def test_a_group_that_goes_as_a_whole_has_no_others_to_save(stops: tuple[bool, b
 
 @pytest.mark.parametrize(("kind", "said"), [(GroupKind.CONSUMER, []), (GroupKind.CLASSIC, ["members_come_and_go"])])
 def test_members_that_start_together_come_one_by_one_where_none_waits(kind: GroupKind, said: list[str]) -> None:
-    """Each member of KIP-848 that joins makes an epoch of its own, also where all are started at once."""
+    """Each member of KIP-848 that joins creates its own epoch, even if all are started at once."""
     latest = replace(generation(CALM, protocol="uniform"), kind=kind)
     seen = times(8, Cause.JOINED, 100, joined=(Change(CALM),), stopped=())
     assert [each.rule for each in findings([view(*seen, latest=latest)])] == said
 
 
 def test_an_offset_that_went_back_is_handled_again_only_where_a_member_began_there() -> None:
-    """A commit that waited for a new coordinator may be written after a later one, and nobody begins at it."""
+    """A commit that waited for a new coordinator may be written after a later one, and no member starts from it."""
     found = only(findings([view(notes=[note("rewind", 183, 188)])]))
     assert "members that start there process 5 records again" in found.sentence
     assert "When a coordinator moves" in found.advice
@@ -105,7 +105,7 @@ def test_an_offset_that_went_back_is_handled_again_only_where_a_member_began_the
     ],
 )
 def test_processes_that_share_an_instance_id_are_found(rows: list[Rebalance], said: str | None) -> None:
-    """They fence each other for ever, and nothing rebalances."""
+    """They keep fencing each other, and nothing rebalances."""
     found = [each for each in findings([view(*rows)]) if each.rule == "instance_id_contested"]
     assert [said in each.sentence and "fences the other" in each.advice for each in found if said] == [True] * bool(
         said
@@ -131,7 +131,7 @@ def test_the_advice_on_a_flapping_member_depends_on_how_it_goes(cause: Cause, sa
 
 @pytest.mark.parametrize("change", [{"left": (SLOW,)}, {"replaced": (Change(replace(SLOW, member_id="s-2"), SLOW),)}])
 def test_a_crash_loop_is_reported_as_one_after_a_clean_stop(change: dict[str, Any]) -> None:
-    """Of members that commit rarely the pattern does not know why they went; the rebalances say what is likeliest."""
+    """If members commit rarely, the pattern does not know why they left; the rebalances name the most likely cause."""
     pattern = replace(FLAPS, went=(*(Cause.NOT_KNOWN,) * 4, Cause.LEFT))
     seen = times(4, Cause.SESSION_EXPIRED, 60_000, **change, confidence=0.5, pattern=pattern)
     stop = rebalance(Cause.LEFT, ago_ms=5_000, left=(SLOW, CALM), members_after=0)

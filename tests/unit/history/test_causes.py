@@ -1,4 +1,4 @@
-"""Why groups rebalance, by tables of hand-written histories: the last row of each has this cause."""
+"""Why groups rebalance, with tables of hand-written histories: the last row of each has this cause."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ S, P = A.session_ms, A.poll_ms
 
 
 def running(*members: M, for_ms: int = 60_000, number: int = 1, **how: object) -> GroupLog:
-    """A group that has been at work for a while; members commit every 5 s."""
+    """A group that has been working for a while; members commit every 5 s."""
     log = GroupLog().generation(0, []).wait(3_000).generation(number, members, **how)  # type: ignore[arg-type]
     return log.commits(" ".join(each.has for each in members), for_ms)
 
@@ -77,20 +77,20 @@ def two_die_at_once() -> GroupLog:
 
 
 def one_closes_while_another_is_dead() -> GroupLog:
-    """The one that closes makes the group rebalance; the dead one only makes it last."""
+    """The member that closes makes the group rebalance; the dead one only makes it take long."""
     a, b, c = A.with_(has="t:0"), B.with_(has="t:1"), M("c-1", "t:2")
     log = running(a, b, c).wait(1_000).commit("t:1").wait(500).commit("t:0")
     return log.wait(S - 2_000).generation(2, [a.with_(has="t:0-2")])
 
 
 def dies_and_is_started_anew_at_once() -> GroupLog:
-    """The new one's join begins the rebalance, which waits for the dead one."""
+    """The new member's join begins the rebalance, which waits for the dead one."""
     log = running(A, B).wait(2_000).commit("t:0-1").wait(S - 1_000)
     return log.generation(2, [A, B.with_(id="b-2")])
 
 
 def one_joins_while_another_is_dead() -> GroupLog:
-    """The join begins the rebalance, in which the others commit no more; it waits for the dead one."""
+    """The join begins the rebalance, during which the others no longer commit; it waits for the dead one."""
     log = running(A, B).wait(2_000).commits("t:0-1", 10_000)
     return log.wait(S - 9_000).generation(2, [A, M("c-1", "t:2-3")])
 
@@ -306,7 +306,7 @@ def test_a_static_member_that_comes_back_explains_no_other_one(life, cause):
 
 
 def slow_and_back_848() -> GroupLog:
-    """It heartbeats, and commits the same offsets, until its poll interval is over; it comes back under its id."""
+    """It heartbeats, and commits the same offsets, until its poll interval is over; it returns with the same id."""
     b = B.with_(poll_ms=20_000)
     log = epochs(A, b)
     for _ in range(3):
@@ -323,7 +323,7 @@ def test_a_member_of_kip_848_that_comes_back_under_its_id_lived_on():
 
 
 def grows_by_counts_848(before: dict[str, int], after: dict[str, int], members: list[M]) -> Rebalance:
-    """Before Kafka 4.1 the epoch's record has no hash; the counts of partitions stand in a record of their own."""
+    """Before Kafka 4.1 the epoch's record has no hash; the counts of partitions are in a record of their own."""
     log = GroupLog()
     for each in (A, B):
         log.member(each)
@@ -434,7 +434,7 @@ def test_topics_of_consumer_groups_have_their_names():
     assert row.members[0].assignment == (("t", 0), ("t", 1))
 
 
-# ------------------------------------------------------------------------------------------------- what is not known
+# -------------------------------------------------------------------------------------------- causes that are not known
 
 
 def test_a_group_that_is_converted_there_and_back():
@@ -487,7 +487,7 @@ def test_what_broken_records_leave():
     assert [row.generation for row in log.history().generations] == [0, 1]
 
 
-# --------------------------------------------------------------------------------------------------- beside the cause
+# --------------------------------------------------------------------------------------------- in addition to the cause
 
 
 def test_how_long_partitions_were_silent():

@@ -1,4 +1,4 @@
-"""Generations of classic groups from bytes: the short way gives what the codec gives, or leaves it to the codec."""
+"""Generations of classic groups from bytes: the fast path returns what the codec returns, or leaves it to the codec."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which groups `LagWatch` finds, and what it says of those that it does not."""
+"""Which groups `LagWatch` finds, and what it reports about those that it does not find."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LISTED = GroupDescription("listed", "Stable", CONSUMER_PROTOCOL_TYPE, "range", N
 
 
 class OneList:
-    """An admin client of a cluster whose brokers list one group. `other` is the answer about any other group."""
+    """An admin client of a cluster whose brokers list one group. `other` is the response for any other group."""
 
     def __init__(self, other: GroupDescription | KafkaError) -> None:
         self._other = other
@@ -85,7 +85,7 @@ def test_a_broker_that_does_not_list_its_groups_is_named() -> None:
 
 
 def test_a_group_of_another_kind_is_not_missing() -> None:
-    """The coordinator of a share group, for example, answers as for one that does not exist."""
+    """The coordinator of a share group, for example, responds as for a group that does not exist."""
     admin: Any = OneList(KafkaError(ErrorCode.GROUP_ID_NOT_FOUND))
     admin.listings = [GroupListing("queue", "share", "Stable", "Share")]
     found = LagWatch(admin, ["queue"]).poll()

@@ -1,4 +1,4 @@
-"""What a cluster does not tell of its limits: the usual ones stand, and it is said."""
+"""If a cluster does not report its limits, the defaults are used, and a remark says so."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from muster.model import Node
 
 
 class Untold:
-    """An admin client of a cluster that answers little."""
+    """An admin client of a cluster that answers few requests."""
 
     def __init__(self, error: Exception, old: bool) -> None:
         self._error, self._old = error, old

@@ -1,4 +1,4 @@
-"""Whose commits are noted as those of a client that is no member: nobody's who may be one, or an operator."""
+"""Whose commits are noted as those of a non-member: not those of possible members, nor those of operators."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def begun(*members: M, number: int = 1) -> GroupLog:
 
 
 def gives_up(protocol: str = "cooperative-sticky") -> GroupLog:
-    """The first phase of a cooperative rebalance: the former owner commits what it gives up."""
+    """The first phase of a cooperative rebalance: the former owner commits the partition that it gives up."""
     log = begun(A, B).generation(2, [GIVES_UP, B, M("c-1")], protocol=protocol)
     return log.wait(500).commit("t:1")
 
@@ -32,7 +32,7 @@ def commits_in_the_second_phase() -> GroupLog:
 
 
 def commits_two_generations_later() -> GroupLog:
-    """t:1 is nobody's for two generations."""
+    """t:1 is assigned to nobody for two generations."""
     return gives_up().generation(3, [GIVES_UP, B], protocol="cooperative-sticky").wait(500).commit("t:1")
 
 
@@ -51,7 +51,7 @@ def the_log_begins_and_nobody_takes_it() -> GroupLog:
 
 
 def a_generation_is_missing() -> GroupLog:
-    """Kafka writes no generation that did not become stable, and compaction takes others."""
+    """Kafka writes no generation that did not become stable, and compaction removes others."""
     return begun(A, B).generation(3, [GIVES_UP, B], protocol="cooperative-sticky").wait(500).commit("t:8")
 
 
@@ -70,7 +70,7 @@ def modern(number: int, *members: M) -> Callable[[GroupLog], GroupLog]:
 
 
 def a_modern_member_gives_up() -> GroupLog:
-    """It has said that it gave t:1 up, and others come forward, before its last commit of it."""
+    """It has reported that it gave up t:1, and others appear, before its last commit of it."""
     log = modern(1, A, B)(GroupLog()).commits("t:0-3", 20_000)
     log = modern(2, GIVES_UP, B, M("c-1", "t:1"))(log)
     log.gone(M("c-1")).standing(2, B)
@@ -89,7 +89,7 @@ CASES: dict[str, tuple[Callable[[], GroupLog], list[int]]] = {
     "commits two generations later": (commits_two_generations_later, [1]),
     "commits what nobody ever had": (commits_what_nobody_ever_had, [9]),
     "commits what nobody has in two generations": (commits_what_nobody_has_in_two_generations, [9, 9]),
-    # Who had t:1 in generation 6 is not in the log any more
+    # The owner of t:1 in generation 6 is no longer in the log
     "the log begins between two phases": (lambda: begun(GIVES_UP, B.with_(has="t:2-3"), number=7), []),
     "the log begins and nobody takes it": (the_log_begins_and_nobody_takes_it, [1]),
     "a generation is missing": (a_generation_is_missing, []),

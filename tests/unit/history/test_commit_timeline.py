@@ -1,4 +1,4 @@
-"""What groups had committed over time: thinned out, it is at each step what all commits say."""
+"""The committed offsets of groups over time: the thinned-out timeline agrees with all commits at each step."""
 
 from __future__ import annotations
 

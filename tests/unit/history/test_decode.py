@@ -1,4 +1,4 @@
-"""Raw records as entries: the same as `decode_record` says record by record, whatever the bytes are."""
+"""Raw records as entries: the same as `decode_record` returns record by record, whatever the bytes are."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def raw(records: list[Record], *, partition: int = 3) -> pa.Table:
 
 
 def one_by_one(records: list[Record]) -> tuple[list[dict[str, Any]], dict[tuple[str, int], int]]:
-    """What `decode` is to return, by the codec alone."""
+    """What `decode` should return, using the codec alone."""
     entries, counts = [], Counter[tuple[str, int]]()
     for at, (key, value) in enumerate(records):
         kind = "no kind" if key is None or len(key) < 2 else kind_name(int.from_bytes(key[:2], "big", signed=True))
@@ -83,7 +83,7 @@ def assert_same(records: list[Record]) -> None:
     found.entries.validate(full=True)
 
 
-# ---------------------------------------------------------------------------------------------------- what comes along
+# ---------------------------------------------------------------------------------------------------- generated records
 
 NAMES = st.sampled_from(["g", "group-1", "größe", "", "x" * 300]) | st.text(max_size=6)
 METADATA = st.sampled_from(["", "", "m", "é" * 63, "x" * 126, "x" * 127, "x" * 200, "{}"]) | st.text(max_size=140)
@@ -115,7 +115,7 @@ def others(draw: Any) -> Record:
 
 @st.composite
 def spoiled(draw: Any, records: st.SearchStrategy[Record]) -> Record:
-    """A record that has suffered: cut short, longer, a byte changed, or of a kind or version yet to be invented."""
+    """A damaged record: cut short, longer, one byte changed, or of a kind or version that does not exist yet."""
     parts: list[Any] = list(draw(records))
     place = draw(st.sampled_from([0, 1]))
     data = bytearray(parts[place] or b"\0\4")
@@ -149,7 +149,7 @@ def test_any_bytes(records: list[Record]) -> None:
     assert_same([(key and b"\0" + key, value and b"\0" + value) for key, value in records])
 
 
-# ------------------------------------------------------------------------------------------------------ one by one
+# --------------------------------------------------------------------------------------------------------- single cases
 
 KEY = bytes.fromhex("0001" + "000167" + "000174" + "00000002")
 VALUE = bytes.fromhex("0004" + "0000000000000009" + "00000003" + "026e" + "0000000000000064" + "00")
@@ -178,7 +178,7 @@ VALUE = bytes.fromhex("0004" + "0000000000000009" + "00000003" + "026e" + "00000
     ],
 )
 def test_what_is_counted(key: bytes | None, value: bytes | None, counted: tuple[str, int]) -> None:
-    """Beside a good one, which is never the worse for it."""
+    """Next to valid records, which are not affected by it."""
     found = decode(raw([(KEY, VALUE), (key, value), (KEY, VALUE)]))
     assert found.counts == Counter([("OffsetCommit", 4), ("OffsetCommit", 4), counted])
     assert found.entries.column("log_offset").to_pylist()[:: len(found.entries) - 1] == [0, 20]
@@ -188,7 +188,7 @@ def test_what_is_counted(key: bytes | None, value: bytes | None, counted: tuple[
 @pytest.mark.parametrize("size", [0, 1, 125, 126, 127, 128, 129, 16_383])
 @pytest.mark.parametrize("version", [0, 1, 2, 3, 4])
 def test_metadata_around_a_length_of_two_bytes(size: int, version: int) -> None:
-    """The time ends with a byte 0, which looks like the end of a value if it is read at the wrong place."""
+    """The time ends with a byte 0, which looks like the end of a value if it is read at the wrong offset."""
     said = OffsetCommitValue(5, 3, "x" * size, 256, 512)
     assert_same([(KEY, pack(">h", version) + codec.encode(said, version))])
 
@@ -201,7 +201,7 @@ def test_an_empty_stretch() -> None:
 
 
 def test_slices_and_pieces_are_read_as_the_whole() -> None:
-    """Arrow's slices share their buffers: what is before and behind a slice is not read."""
+    """Arrow's slices share their buffers: what is before and after a slice is not read."""
     records: list[Record] = [(KEY[:-1] + bytes([at % 7]), VALUE[:3] + bytes([at]) + VALUE[4:]) for at in range(40)]
     records[5], records[20] = (b"\0\2\0\1g", None), (None, None)
     whole = raw(records)

@@ -1,5 +1,5 @@
-"""What records tell only in part, by hand-written histories: the cause with little confidence, and what else it may be;
-and patterns over several rebalances that were first met in recordings made by someone who did not know the rules.
+"""Hand-written histories that records describe only in part: the cause with low confidence, and the alternatives; and
+patterns over several rebalances that were first found in recordings made by someone who did not know the rules.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def causes_of(row: Rebalance) -> set[Cause]:
     return {row.cause, *(each.cause for each in row.alternatives)}
 
 
-# ------------------------------------------------------------------------------------------------ silence says little
+# ------------------------------------------------------------------------------------------------ silence proves little
 
 
 def goes_long_after_the_topic_came_to_rest() -> GroupLog:
@@ -43,13 +43,13 @@ def handles_for_too_long_alone() -> GroupLog:
 
 
 def stands_still_long_after_the_topic_did() -> GroupLog:
-    """An eager member that stays commits once more as it joins again: what it had committed before."""
+    """An eager member that stays commits once more as it rejoins: the same offsets as before."""
     log = running(A.with_(poll_ms=P_SHORT), B.with_(poll_ms=P_SHORT)).wait(P_SHORT - 500).commit("t:0-1", by=0)
     return log.wait(500).generation(2, [ALL_A])
 
 
 def leaves_to_one_that_commits_all_it_has() -> GroupLog:
-    """As clients do that commit at each interval, whether they have handled anything or not."""
+    """Some clients commit at each interval, whether they have handled anything or not."""
     log = dies()
     for _ in range(20):
         log.wait(3_000).commit("t:0-1").commit("t:2-3", by=0)
@@ -57,7 +57,8 @@ def leaves_to_one_that_commits_all_it_has() -> GroupLog:
 
 
 def closes_at_rest_848() -> GroupLog:
-    """Not long after it committed last, and too late to have been its last act; the other one never had a record."""
+    """Not long after its last commit, and too late for that to have been its last act; the other one never had a
+    record."""
     log = GroupLog().member(A).member(B).epoch(1).target(1, [A, B]).standing(1, A, B).commits("t:2-3", 80_000)
     return log.wait(S - 3_500).gone(B).epoch(2).target(2, [ALL_A])
 
@@ -100,14 +101,14 @@ def static_member_goes_almost_a_session_after_its_leave() -> GroupLog:
     ("life", "cause", "most", "others"),
     [
         (goes_long_after_the_topic_came_to_rest, Cause.MEMBER_GONE, 0.95, {Cause.LEFT, Cause.SESSION_EXPIRED}),
-        # goes soon after the topic came to rest: as if the rebalance had begun then, and waited for a slow member
+        # leaves soon after the topic went idle: as if the rebalance had begun then, and waited for a slow member
         (lambda: running(A, B).wait(S + 60_000).generation(2, [ALL_A]), Cause.LEFT, 0.55, {Cause.SESSION_EXPIRED}),
         # dies alone: there is no other member to show that records were still coming
         (lambda: running(ALL_A).wait(S + 2_000).generation(2, []), Cause.SESSION_EXPIRED, 0.55, {Cause.LEFT}),
         (handles_for_too_long_alone, Cause.POLL_INTERVAL_EXCEEDED, 0.5, {Cause.LEFT, Cause.SESSION_EXPIRED}),
         (stands_still_long_after_the_topic_did, Cause.POLL_INTERVAL_EXCEEDED, 0.5, {Cause.SESSION_EXPIRED}),
-        # leaves as its partitions come to rest: a client that commits what it handled, and nothing more as it
-        # closes: the others' partitions have records
+        # leaves as its partitions go idle: a client that commits what it handled, and nothing more as it closes: the
+        # others' partitions have records
         (lambda: dies().commits("t:0-1", 60_000), Cause.MEMBER_GONE, 0.95, SILENT),
         # leaves before its partitions have records again
         (lambda: dies().commits("t:0-1", S + 10_000).commits("t:0-3", 60_000), Cause.MEMBER_GONE, 0.95, SILENT),
@@ -137,7 +138,7 @@ def test_both_causes_are_named_with_little_confidence(life, cause, most, others)
     assert all(each.told_apart_by for each in row.alternatives)
 
 
-# -------------------------------------------------------------------------------------------------- how it committed
+# --------------------------------------------------------------------------------------------- how the member committed
 
 
 def commits_as(how: How, *members: M) -> GroupLog:
@@ -161,7 +162,8 @@ def commits_as(how: How, *members: M) -> GroupLog:
     ],
 )
 def test_a_commit_proves_as_much_of_a_member_as_the_way_it_was_made(how, silent_ms, cause, sure, may_be_expired):
-    """Only a plain one renews the session: after one in a transaction, it expires up to a heartbeat interval sooner."""
+    """Only a plain commit renews the session: after one in a transaction, it expires up to a heartbeat interval
+    sooner."""
     log = commits_as(how, A, B)
     every = 1_000 if silent_ms < 10_000 else 5_000
     log.commits("t:0-1", silent_ms, every=every).generation(2, [ALL_A]).commits("t:0-3", S)
@@ -182,7 +184,7 @@ def test_a_commit_proves_as_much_of_a_member_as_the_way_it_was_made(how, silent_
     ],
 )
 def test_the_latest_commit_of_a_member_decides_how_it_committed(first, wait_ms, second, cause):
-    """Of two at the same time it is the one in a transaction, which proves less."""
+    """Of two at the same time, the one in a transaction decides, because it proves less."""
     log = commits_as(first, A, B).wait(1_000).commit("t:3")
     log.wait(wait_ms).how = second
     log.commit("t:2").commits("t:0-1", S - 1_500).generation(2, [ALL_A]).commits("t:0-3", S)
@@ -192,7 +194,7 @@ def test_the_latest_commit_of_a_member_decides_how_it_committed(first, wait_ms, 
 
 @pytest.mark.parametrize("after_ms", [0, 4_000, 15_000])
 def test_a_member_is_dead_for_sure_once_another_one_gets_on_with_its_partitions(after_ms):
-    """Records came while it was silent. That is as sure when the group rebalances again at once."""
+    """Records came while it was silent. This is equally certain if the group rebalances again at once."""
     log = dies().wait(after_ms).generation(3, [A, C.with_(has="t:2-3")]).commits("t:0-3", 6_000)
     (row,) = [row for row in log.history().rebalances if row.left]
     assert (row.cause, row.confidence) == (Cause.SESSION_EXPIRED, 0.9)
@@ -201,7 +203,7 @@ def test_a_member_is_dead_for_sure_once_another_one_gets_on_with_its_partitions(
 @pytest.mark.parametrize("behind_ms", [-600_000, -40_000, -6_000, -1_000, 0, 1_000])
 @pytest.mark.parametrize("moves", [True, False])
 def test_a_silence_is_as_long_whatever_the_clock_of_the_next_coordinator_says(behind_ms, moves):
-    """Or the same broker's, after it was set. One that goes forward cannot be told from a pause."""
+    """Or that of the same broker, after it was set. A step forward cannot be distinguished from a pause."""
     log = running(A, B).wait(behind_ms)
     log.leader_epoch += moves
     row = last(log.commits("t:0-3", 20_000).commits("t:0-1", S + 1_500).generation(2, [ALL_A]).commits("t:2-3", 10_000))
@@ -209,7 +211,7 @@ def test_a_silence_is_as_long_whatever_the_clock_of_the_next_coordinator_says(be
 
 
 def test_a_static_member_needs_no_such_proof():
-    """It never leaves."""
+    """It never sends LeaveGroup."""
     a, b = A.with_(instance="i1"), B.with_(instance="i2")
     row = last(running(a, b).commits("t:0-1", S + 1_500).wait(700).generation(2, [ALL_A]))
     assert (row.cause, row.confidence) == (Cause.SESSION_EXPIRED, 0.9)
@@ -325,7 +327,7 @@ def test_a_deploy_that_starts_new_processes_first_under_one_name():
 
 
 def test_a_process_that_is_back_before_it_has_expired_again_and_again():
-    """KIP-848: the group does not wait for the dead one."""
+    """KIP-848: the group does not wait for the dead member."""
     log, number, former = epochs(A, B), 1, B
     for life in range(4):
         number += 1

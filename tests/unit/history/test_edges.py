@@ -1,4 +1,4 @@
-"""Edges of the history that fresh eyes planted bugs at, and found no test for."""
+"""Edge cases of the history that once had no test: bugs planted there were not noticed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The small engine gives the rules' rows, wherever its pieces end; what a broker told replaces what was inferred."""
+"""The small engine returns the rules' rows, wherever its pieces end; a broker's events replace inferred causes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def records(name: str) -> list[Written]:
 
 
 def source(names: list[str], rows: int = 1000) -> Source:
-    """Recorded logs, each in a partition, with so many records in a batch."""
+    """Recorded logs, each in a partition, with this many records in a batch."""
     return Source({number: records(name) for number, name in enumerate(names)}, rows)
 
 
@@ -89,7 +89,7 @@ def test_an_empty_topic_is_an_empty_history():
     assert (found.kinds, found.from_ms, engine.report(found, "a test", 5).findings) == ({}, None, [])
 
 
-# --- what the broker told --------------------------------------------------------------------------------------------
+# --- the broker's events --------------------------------------------------------------------------------------------
 
 ROW = Rebalance(
     *("g", 5, 4, 1_000_000, None, "at least", 2, 1, (), (), (), (), (), ()),
@@ -118,7 +118,7 @@ def test_a_pattern_over_several_rebalances_stays_as_it_was_found():
 
 
 def test_a_client_that_gives_no_reason_to_leave_may_have_been_too_slow():
-    """librdkafka's, kafka-python's and aiokafka's leave in that case without a word; their commits tell."""
+    """librdkafka's, kafka-python's and aiokafka's leave silently in that case; their commits show it."""
     slow, silent = replace(ROW, cause=Cause.POLL_INTERVAL_EXCEEDED), replace(LABEL, is_sure=False)
     (row,) = explained([slow], {"g": [silent]})
     assert (row.cause, row.confidence, row.alternatives) == (slow.cause, 0.6, ROW.alternatives)
@@ -127,7 +127,7 @@ def test_a_client_that_gives_no_reason_to_leave_may_have_been_too_slow():
 
 
 def test_a_leader_that_joins_again_as_a_topic_is_deleted_had_no_partitions_added():
-    """The event says that the topics' partitions changed; the records, that none was handed out that is new."""
+    """The event says that the topics' partitions changed; the records show that no new one was assigned."""
     again, changed = replace(ROW, cause=Cause.LEADER_REJOINED), replace(LABEL, cause=Cause.PARTITIONS_ADDED)
     assert explained([again], {"g": [changed]})[0].cause is Cause.LEADER_REJOINED
     assert explained([replace(ROW, cause=Cause.PARTITIONS_ADDED)], {"g": [changed]})[0].confidence == 1.0

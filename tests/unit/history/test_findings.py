@@ -1,4 +1,4 @@
-"""The doctor's sentences: each rule on the rows that call for it, and silent on those that do not."""
+"""The doctor's findings: each rule fires for the rows that call for it, and not for those that do not."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ FLAPS = PatternSeen(Pattern.FLAPPING, 0.9, ("x",), ("'slow' at 10.0.0.7",), (Cau
 
 
 def vanishes(number: int) -> list[Rebalance]:
-    """A member goes and is back 10 s later, again and again."""
+    """A member leaves and is back 10 s later, again and again."""
     gone = times(number, Cause.MEMBER_GONE, 60_000, left=(CALM,))
     return [*gone, *(replace(each, cause=Cause.JOINED, at_ms=each.at_ms + 10_000, left=(), **JOINED) for each in gone)]
 
@@ -271,7 +271,7 @@ def test_a_member_that_is_back_at_once_does_not_show_how_long_it_handled_records
 
 
 def test_each_absence_ends_with_a_return_of_its_own() -> None:
-    """Two members of one name go; one comes back."""
+    """Two members with one name leave; one comes back."""
     other = replace(SLOW, member_id="slow-9")
     gone = rebalance(Cause.POLL_INTERVAL_EXCEEDED, left=(SLOW, other))
     assert absences(view(gone, BACK_LATE), [gone]) == [(SLOW, gone, BACK_LATE), (other, gone, None)]
@@ -284,7 +284,7 @@ def test_a_member_that_keeps_its_id_is_back_each_time() -> None:
 
 
 def test_a_group_that_rebalances_without_end_is_read_in_one_go() -> None:
-    """Each row is looked at a few times, however many there are within a window."""
+    """Each row is examined a few times, however many there are within a window."""
     looks = 0
 
     class Counted(Rebalance):
@@ -352,7 +352,7 @@ def test_a_rolling_restart_is_reported_with_how_long_restarts_took() -> None:
 
 
 def late_static(*whose: str, pattern: PatternSeen | None = ROLLS) -> list[Rebalance]:
-    """Static members of which these were away for longer than their session, of 45 s, and others were not."""
+    """Static members: these were away for longer than their session of 45 s, and others were not."""
     rows = takeovers(3, HOUR_MS)
     for number, pod in enumerate(whose):
         member, ago_ms = replace(STATIC, instance_id=pod, member_id=pod), HOUR_MS // 2 - number * 100_000
@@ -435,7 +435,7 @@ def test_a_cost_that_is_in_part_in_another_finding_is_not_counted_twice() -> Non
 
 
 def in_turns(number: int, **fields: Any) -> list[Rebalance]:
-    """Members that leave and join by turns, a minute apart, each in two phases."""
+    """Members that leave and join alternately, a minute apart, each in two phases."""
     return [
         rebalance((Cause.JOINED, Cause.LEFT)[index % 2], 60_000 * index + 10_000 - 5_000 * phase, phase=phase, **fields)
         for index in range(number)
@@ -595,7 +595,7 @@ BY_PATTERN = replace(CALM, topics=(), topic_regex="o.*")
         ((ORDERS, INVOICES, replace(CALM, topics=("audit",))), 3),
         ((ORDERS, INVOICES, BOTH), 0),  # one member reads what both read
         ((ORDERS, INVOICES, BY_PATTERN), 0),
-        ((ORDERS, CALM), 0),  # what a member reads is not known
+        ((ORDERS, CALM), 0),  # it is not known what a member reads
         ((ORDERS, ORDERS), 0),
     ],
 )
@@ -606,7 +606,7 @@ def test_applications_are_told_apart_by_their_topics(members: tuple[Member, ...]
 
 
 def lives(*lengths: tuple[int, tuple[Member, ...]]) -> list[Generation]:
-    """Generations that lasted so long, up to now."""
+    """Generations that lasted this long, up to now."""
     at_ms, found = NOW_MS - sum(length for length, _ in lengths), []
     for number, (length, members) in enumerate(lengths, 1):
         row = replace(generation(*members), generation=number, started_ms=at_ms, ended_ms=at_ms + length)

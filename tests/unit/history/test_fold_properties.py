@@ -1,4 +1,4 @@
-"""Whatever a group lives through, and wherever its log is cut: the same rows in order, and a state that stays small."""
+"""Whatever a group goes through, and wherever its log is cut: the same rows in order, and a state that stays small."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMITS = Limits(pattern_ms=120_000, consumer_session_timeout_ms=45_000)
 
 
 class Life:
-    """A group that lives through one thing after another, in both protocols."""
+    """A group that goes through one event after another, in both protocols."""
 
     def __init__(self) -> None:
         self.log = GroupLog()

@@ -1,4 +1,4 @@
-"""What the rules have to do for a history grows with what happens in it, not with its square.
+"""The work of the rules grows with the number of events in a history, not with its square.
 
 Work is counted in the interpreter's instructions, so it is the same on every machine and under every load.
 """
@@ -46,7 +46,7 @@ def work(log: GroupLog) -> int:
         fold(state, chunk)
         finish(state, log.now)
 
-    run()  # what is computed once for all is there then
+    run()  # values that are computed only once exist after this
     return instructions(run)
 
 

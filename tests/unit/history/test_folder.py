@@ -1,4 +1,4 @@
-"""A folder's logs are read whole, and what is wrong with them is said."""
+"""A folder's logs are read completely, and faults in them are reported."""
 
 from __future__ import annotations
 

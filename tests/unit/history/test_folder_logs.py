@@ -1,4 +1,4 @@
-"""What a broker's folder says of the logs that groups read, and of the transactions that are open in them."""
+"""What a broker's folder contains about the logs that groups read, and about the transactions that are open in them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def log_of(root: Path, *batches: bytes, partition: str = "t-0", base: int = 0) -
 
 
 def snapshot(folder: Path, offset: int, *entries: tuple[int, int, int]) -> Path:
-    """With a producer id, its epoch and the first offset of its transaction in each entry."""
+    """Each entry has a producer id, its epoch and the first offset of its transaction."""
     path = folder / f"{offset:020}.snapshot"
     made = [SnapshotEntry(producer, epoch, -1, -1, 0, 1_500, 0, first) for producer, epoch, first in entries]
     path.write_bytes(encode_snapshot(made))
@@ -78,7 +78,7 @@ def test_an_empty_segment_says_where_the_log_ends(tmp_path: Path) -> None:
 
 
 def test_a_snapshot_has_what_segments_no_longer_have(tmp_path: Path) -> None:
-    """Retention deletes segments that an open transaction begins in, as long as it does not end."""
+    """Retention deletes segments in which an open transaction begins, as long as it does not end."""
     folder = log_of(tmp_path, batch(90, b"a"), marker(91, ABORT, 8), base=90)
     snapshot(folder, 90, (7, 3, 40), (8, 0, 60), (9, 1, -1))
     assert logs(tmp_path) == {T0: FolderLog(90, 92, {7: OpenedTransaction(40, 3, 1_500)}, 1_500)}
@@ -145,7 +145,7 @@ def test_wherever_a_snapshot_was_taken_the_same_transactions_are_open(tmp_path_f
     ],
 )
 def test_a_transaction_hangs_if_its_coordinator_surely_does_not_have_it(tmp_path, states, now_ms, name, hangs) -> None:
-    """Without all of `__transaction_state` another broker's coordinator may have the producer's id."""
+    """Without the whole of `__transaction_state`, another broker's coordinator may have the producer's id."""
     log_of(tmp_path, of(0, b"a", 7), of(1, b"b", 7))
     for partition, records in states.items():
         state(tmp_path, partition, *records)
@@ -180,7 +180,7 @@ def committed(*rows: tuple[str, int, int]) -> bytes:
 
 
 def test_the_doctor_knows_the_lag_of_the_partitions_in_the_folder(tmp_path: Path) -> None:
-    """But not where a log ends before what has been committed: the copy is older, or the replica lags behind."""
+    """But not if a log ends before the committed offset: the copy is older, or the replica lags behind."""
     log_of(tmp_path, committed(("t", 0, 2), ("t", 1, 5), ("u", 0, 1)), partition=f"{OFFSETS_TOPIC}-0")
     log_of(tmp_path, batch(1, b"a", b"b", b"c"), base=1)
     log_of(tmp_path, batch(0, b"a"), partition="t-1")

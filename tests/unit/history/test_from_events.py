@@ -1,4 +1,4 @@
-"""What the brokers' events tell of groups that no log has: the same generations and causes as a log."""
+"""The history from the brokers' events, of groups without a log: the same generations and causes as from a log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far groups are behind: the rules of `muster lag`."""
+"""How far groups lag behind: the rules of `muster lag`."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ def test_a_log_that_rests_takes_no_room() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 5_000)), min_size=2, max_size=MOST_SNAPSHOTS * 3))
 def test_the_time_of_an_offset_lies_between_looks(steps: list[tuple[int, int]]) -> None:
-    """Also when older looks were forgotten: an offset's time is between those of looks around it, and rises."""
+    """Also if older snapshots were dropped: an offset's time lies between those of the snapshots around it, and
+    rises."""
     ends, end, at_ms, looks = LogEndTimes(), 0, 0, []
     for more, later in steps:
         end, at_ms = end + more, at_ms + later
@@ -85,7 +86,7 @@ def test_the_time_of_an_offset_lies_between_looks(steps: list[tuple[int, int]]) 
 
 @pytest.mark.parametrize("second", [(90, 2_000), (110, 500)])
 def test_another_log_of_that_name_begins_anew(second: tuple[int, int]) -> None:
-    """It is shorter; or the clock was set back."""
+    """The log is shorter; or the clock was set back."""
     ends = LogEndTimes()
     ends.add({PLACE: 100}, 1_000)
     ends.set_time(PLACE, 50, 300)

@@ -1,4 +1,5 @@
-"""What no broker writes: damage costs the damaged record, is counted, and neither stops the rest nor the output."""
+"""Input that no broker writes: damage costs only the damaged record, is counted, and stops neither the rest nor the
+output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The causes that a broker's events tell, each in the vocabulary of the history: from the coordinator's own rules."""
+"""The causes in a broker's events, each translated to the history's vocabulary: from the coordinator's own rules."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def reads(*topics: str, owns: tuple[int, ...] = ()) -> dict[str, bytes]:
 
 
 def settled(group: Told) -> Label:
-    """The last rebalance, after all that are left have joined again."""
+    """The last rebalance, after all remaining members have joined again."""
     for name in group.members:
         group.join(name)
     group.sync_all()
@@ -87,7 +87,7 @@ def test_the_last_one_leaves_and_the_group_starts_again(group: Told) -> None:
     group.leave("a").leave("b", reason="consumer poll timeout has expired.")
     group.join("c").tick(3_000).sync_leader()
     _, emptied, again = group.labels
-    # The second left while the first one's rebalance waited for it.
+    # The second member left while the first one's rebalance waited for it.
     assert (emptied.cause, emptied.others) == (Cause.LEFT, (Cause.POLL_INTERVAL_EXCEEDED,))
     assert (emptied.members, again.cause, again.generation) == (0, Cause.STARTED, 3)
 
@@ -114,11 +114,11 @@ def more_partitions(group: Told) -> None:
     ("act", "cause"),
     [
         (expires, Cause.SESSION_EXPIRED),
-        # b-1 does not ask for its share
+        # b-1 does not send SyncGroup
         (lambda group: group.join("a", **LONG).join("b", **LONG).sync("a").tick(60_000), Cause.SESSION_EXPIRED),
         (lambda group: group.join("b", protocols=reads("t", "u")), Cause.SUBSCRIPTION_CHANGED),
         (more_partitions, Cause.PARTITIONS_ADDED),
-        # a leader that knows of them before its coordinator
+        # a leader that notices them before its coordinator
         (lambda group: group.join("a", reason="cached metadata has changed: t"), Cause.PARTITIONS_ADDED),
         (lambda group: group.join("a"), Cause.LEADER_REJOINED),
     ],
@@ -164,7 +164,7 @@ def test_a_static_member_comes_back_with_other_protocols() -> None:
 
 
 def test_the_coordinator_moves(group: Told) -> None:
-    """A group that goes on has no rebalance; members that join again soon after it do so because of it."""
+    """A group that continues has no rebalance; members that rejoin soon after the move do so because of it."""
     group.moved_to(2)
     moved = group.labels[-1]
     assert (moved.cause, moved.rebalanced, moved.generation) == (Cause.COORDINATOR_MOVED, False, 1)
@@ -187,7 +187,8 @@ def test_what_happens_after_the_coordinator_has_moved_has_its_own_cause(group: T
 
 
 def test_a_coordinator_that_dies_in_a_rebalance(group: Told) -> None:
-    """The group goes on with its generation; its members join again, and the cause is what began it."""
+    """The group continues with its generation; its members rejoin, and the cause is the one that began the
+    rebalance."""
     group.join("c")
     group.moved_to(2).join("a").join("b").sync_all()
     found = group.labels[-1]
@@ -202,7 +203,7 @@ def test_one_that_is_not_done_is_reported_last(group: Told) -> None:
 
 
 def test_a_rebalance_that_begins_anew_is_one(group: Told) -> None:
-    """Generations that no member got through are not in the records either."""
+    """Generations that never became stable are not in the records either."""
     group.join("c").join("a").join("b")
     group.join("d").join("a").join("b").join("c").sync_all()
     found = group.labels[-1]
@@ -210,7 +211,7 @@ def test_a_rebalance_that_begins_anew_is_one(group: Told) -> None:
 
 
 def test_every_cause_of_the_coordinator_is_known() -> None:
-    """But those that have no name here: of limits, of what an operator has set, of partitions without leaders."""
+    """Except those that have no name here: about limits, an operator's settings, partitions without leaders."""
     nameless = {Said.OVER_CAPACITY, Said.TOO_LARGE, Said.LEADERS_LOST, Said.TOPIC_DELETED, Said.ASSIGNER_CHANGED}
     start = {"v": 1, "event": "RebalanceStarted", "at_ms": 1, "group_id": "g", "state": "Stable"}
     found = {said: labels([{**start, "cause": said.value}])[0].cause for said in Said}

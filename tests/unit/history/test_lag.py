@@ -1,4 +1,4 @@
-"""The one definition of lag, by its table; and that what tells a lag takes it from there."""
+"""The only definition of lag, with its table; and everything that reports a lag uses it."""
 
 from __future__ import annotations
 

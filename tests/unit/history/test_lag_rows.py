@@ -1,4 +1,4 @@
-"""The rows of the lag: what was committed when, log starts, counts, and when offsets expire."""
+"""The rows of the lag: when which offset was committed, log starts, counts, and when offsets expire."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_series_may_be_cut_anywhere(rows: list[tuple[int, int, int]], cut: int
         (10, sample(900, 0, 25, records=15, oldest_ms=400), (15, True, 500, 0)),
         (10, sample(900, 0, 25, records=99, oldest_ms=400), (15, True, 500, 0)),
         (25, sample(900, 0, 25), (0, True, 0, 0)),
-        (24, sample(900, 0, 25, records=0), (1, False, 0, 0)),  # a transaction marker stands at the end
+        (24, sample(900, 0, 25, records=0), (1, False, 0, 0)),  # the log ends with a transaction marker
         (10, sample(900, 20, 25), (15, False, None, 10)),
         (10, sample(900, 20, 25, records=5, oldest_ms=400), (15, False, 500, 10)),
         (10, sample(900, 40, 40), (30, False, 0, 30)),

@@ -1,4 +1,4 @@
-"""Rules at their margins: how much makes a finding, which of several is named, and how sure a cause is."""
+"""Rules at their thresholds: how much makes a finding, which of several is named, and how certain a cause is."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_applications_that_share_a_group_for_less_than_half_of_the_time_are_not_
 
 @pytest.mark.parametrize(("number", "said"), [(1, ["flapping"]), (2, ["rolling_restart", "flapping"])])
 def test_one_rebalance_is_not_a_restart_member_by_member(number: int, said: list[str]) -> None:
-    """As where the other restarts are those of a member that flaps."""
+    """As if the other restarts were those of a member that flaps."""
     rolls = times(number, Cause.LEFT, 60_000, pattern=ROLLS, **RESTARTED)
     assert sorted(rules(*rolls, *times(4, Cause.LEFT, 90_000, left=(SLOW,), pattern=FLAPS))) == sorted(said)
 
@@ -94,7 +94,7 @@ def test_the_shortest_session_is_that_of_the_members_that_expired() -> None:
     assert "session.timeout.ms is 6000" in found.advice
 
 
-# ----------------------------------------------------------------------------------------------------- how sure it is
+# ----------------------------------------------------------------------------------------------------------- confidence
 
 
 def test_of_one_that_left_and_one_that_joined_at_once_neither_is_sure() -> None:
@@ -105,7 +105,7 @@ def test_of_one_that_left_and_one_that_joined_at_once_neither_is_sure() -> None:
 
 
 def test_each_member_that_went_is_in_the_evidence() -> None:
-    """Also one that went for another reason than what is taken as the cause."""
+    """Also one that left for another reason than the one given as the cause."""
     a, b, c = A.with_(has="t:0"), B.with_(has="t:1"), M("c-1", "t:2")
     row = last(running(a, b, c).wait(1_000).commit("t:1").wait(S - 500).generation(2, [a.with_(has="t:0-2")]))
     assert {row.cause, *(each.cause for each in row.alternatives)} >= {Cause.LEFT, Cause.SESSION_EXPIRED}

@@ -1,4 +1,4 @@
-"""Groups that are no consumers of the usual kind are counted and named by the doctor, and never a stumbling block."""
+"""Groups that are not consumer groups of the usual kind are counted and named by the doctor, and never an obstacle."""
 
 from __future__ import annotations
 

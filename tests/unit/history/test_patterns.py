@@ -1,4 +1,4 @@
-"""What several rebalances are together, by hand-written histories: patterns, stops, second phases."""
+"""What several rebalances form together, with hand-written histories: patterns, stops, second phases."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def rolls_with_instance_ids() -> GroupLog:
 
 
 def rolls_with_new_names() -> GroupLog:
-    """As pods of a deployment, which have another name and address after each start."""
+    """As with pods of a deployment, which have a new name and address after each start."""
     members = [M(f"pod{number}-1", f"t:{number}", host=f"/10.0.0.{number}") for number in range(3)]
     log, number = running(*members), 1
     for at, each in enumerate(list(members)):
@@ -72,7 +72,7 @@ def rolls_with_new_names() -> GroupLog:
 
 
 def rolls_by_kills() -> GroupLog:
-    """Each process is killed and started anew at once: the rebalance waits until what it was has expired."""
+    """Each process is killed and restarted at once: the rebalance waits until its former member has expired."""
     members = [M(f"{name}-1", f"t:{at}") for at, name in enumerate("abc")]
     log = running(*members)
     for at, each in enumerate(list(members)):
@@ -83,7 +83,7 @@ def rolls_by_kills() -> GroupLog:
 
 
 def rolls_by_expiry() -> GroupLog:
-    """Each process is killed and started anew a minute later, three of three."""
+    """Each process is killed and restarted a minute later, three of three."""
     members = [M(f"{name}-1", f"t:{at}") for at, name in enumerate("abc")]
     log, number = running(*members), 1
     for at, each in enumerate(list(members)):
@@ -107,7 +107,7 @@ def flaps() -> GroupLog:
 
 
 def rolls_by_kills_848() -> GroupLog:
-    """Three of four processes are killed and started anew at once; what they were expires later."""
+    """Three of four processes are killed and restarted at once; their former members expire later."""
     dead = [M(f"{name}-1", f"t:{at}") for at, name in enumerate("abc")]
     anew = [each.with_(id=f"{each.client_id}-2") for each in dead]
     log = epochs(*dead, M("d-1", "t:3"))
@@ -178,7 +178,7 @@ def test_members_with_other_names_that_come_and_go_at_rest_make_no_rolling_resta
 
 
 def stopped_one_by_one(log: GroupLog, *members: M) -> list[Rebalance]:
-    """All close, one soon after the other; the rows of that."""
+    """All close, in quick succession; returns the rows of that."""
     number = log.history().generations[-1].generation
     for at, each in enumerate(members, 1):
         log.wait(500).commit(each.has).wait(300).generation(number + at, members[at:])
@@ -244,7 +244,7 @@ def test_a_leader_that_joins_again_later_has_not_looked_up_topics():
 
 
 def goes(log: GroupLog, number: int, members: list[M], at: int, *, expires: bool) -> None:
-    """The member at this place goes and is back 10 s later; the others commit on."""
+    """The member with this index leaves and is back 10 s later; the others keep committing."""
     others = [each for each in members if each is not members[at]]
     if expires:
         log.commits(" ".join(each.has for each in others), S + 1_000)
@@ -298,7 +298,7 @@ def test_one_that_flaps_alone_is_reported_though_the_group_is_empty_each_time():
 
 
 def test_members_that_come_and_go_in_turns_replace_nobody():
-    """A group of two that is scaled out and in again by one, under a new name each time."""
+    """A group of two that is repeatedly scaled out and in by one, with a new name each time."""
     log, number = running(A, B, for_ms=700_000), 1
     for start in range(4):
         visitor = M(f"v{start}-1", "t:3")
@@ -310,7 +310,7 @@ def test_members_that_come_and_go_in_turns_replace_nobody():
 
 
 def test_a_group_that_grows_while_visitors_come_and_go_is_not_restarted():
-    """As many go as come to stay, in turns, and none of those that were there is replaced."""
+    """Equally many members leave and join for good, alternately, and none of the original ones is replaced."""
     members = [M("a-1", "t:0")]
     log, number = running(*members), 1
 
@@ -340,7 +340,7 @@ def test_two_of_many_that_are_started_anew_are_not_a_restart_of_the_group():
 
 
 def _killed_848(size: int, lives: list[int]) -> GroupLog:
-    """Of a group of so many, these processes are killed one after another and started anew at once."""
+    """In a group of this size, these processes are killed one after another and restarted at once."""
     members = [M(f"{'abcde'[at]}-1", f"t:{at}") for at in range(size)]
     log, epoch = epochs(*members), 1
     for life, at in enumerate(lives, 2):
@@ -367,7 +367,7 @@ def _killed_848(size: int, lives: list[int]) -> GroupLog:
     ],
 )
 def test_processes_that_crash_are_not_a_restart_of_the_group(size, lives, rolled):
-    """A supervisor that starts a process anew at once does for one that crashed what a deploy by kill does for all."""
+    """A supervisor that restarts a crashed process at once does the same to it as a deploy by kill does to all."""
     rows = _killed_848(size, lives).history().rebalances[1:]
     assert [row.cause for row in rows] == [Cause.JOINED, Cause.SESSION_EXPIRED] * len(lives)
     assert {row.pattern is not None and row.pattern.kind is ROLLS for row in rows} == {rolled}
@@ -378,7 +378,7 @@ def test_processes_that_crash_are_not_a_restart_of_the_group(size, lives, rolled
     [(1_000, "connect", [1, 1, 2]), (60_000, "connect", [1, 1, 1]), (1_000, "sr", [1, 1, 1])],
 )
 def test_workers_join_once_more_to_hand_over_what_they_gave_up(after_ms, kind, phases):
-    """Kafka Connect's rebalances come in two halves, as a consumer's by cooperative-sticky do."""
+    """Kafka Connect's rebalances come in two halves, like a consumer's with cooperative-sticky."""
     log = GroupLog().generation(0, []).wait(3_000).generation(1, [A], protocol_type=kind).wait(60_000)
     log.generation(2, [A, B], protocol_type=kind).wait(after_ms).generation(3, [A, B], protocol_type=kind)
     rows = log.history().rebalances
@@ -389,7 +389,7 @@ def test_workers_join_once_more_to_hand_over_what_they_gave_up(after_ms, kind, p
 
 
 def test_one_that_has_come_anew_before_it_expired_is_not_back_later():
-    """The next crash and start of the same process end no absence: it was there all the time."""
+    """The next crash and start of the same process does not end an absence: it was there all the time."""
     rows = _killed_848(3, [1, 1]).history().rebalances[1:]
     said = [sentence for row in rows for sentence in row.evidence]
     assert [sentence for sentence in said if "back" in sentence] == []

@@ -1,4 +1,4 @@
-"""What is told of Spark queries in a group: only what the metadata of their commits shows."""
+"""What is reported about Spark queries in a group: only what the metadata of their commits shows."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ CASES = {
 
 
 def told(rows: Rows) -> list[str]:
-    """What the rebalance into generation 2 says of queries."""
+    """What the rebalance into generation 2 says about queries."""
     [row] = [row for row in rows.rebalances if row.generation == 2]
     return [line for line in row.evidence if line.startswith(ABOUT)]
 

@@ -1,4 +1,4 @@
-"""Partitions side by side: each comes whole and in order, in bounded memory, and failures come where they belong."""
+"""Partitions read concurrently: each is complete and in order, in bounded memory, and failures come in their place."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def rows(number: int) -> pa.RecordBatch:
 
 
 class Topic:
-    """Partitions with as many batches as are told; notes how far each was read."""
+    """Partitions with these numbers of batches; records how far each was read."""
 
     def __init__(self, sizes: dict[int, int], fails: int | None = None) -> None:
         self.records, self.fails = sizes, fails

@@ -1,4 +1,4 @@
-"""Rows become tables and come back as they were."""
+"""Rows are converted to tables and back without loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is seen of groups through the admin API becomes records, and the rules make rows of them."""
+"""Observations of groups through the admin API become records, and the rules turn them into rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a KIP-848 epoch has settled: its table says the same after each record as a look at all members would."""
+"""When a KIP-848 epoch has settled: after each record its table agrees with a check of all members."""
 
 from __future__ import annotations
 

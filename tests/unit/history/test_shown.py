@@ -1,4 +1,4 @@
-"""What JSON says of a row is what its table has: the same names, the same values; and history.md names them."""
+"""The JSON of a row and its table have the same names and the same values; and history.md lists them."""
 
 from __future__ import annotations
 

@@ -86,11 +86,11 @@ def test_the_latest_offset_of_a_group_without_members_decides(log: GroupLog, kin
         assert state.kind is kind, cut
 
 
-# --------------------------------------------------------------------------------------------------- what is made of it
+# ---------------------------------------------------------------------------------------------------- rows and findings
 
 
 def written() -> SyntheticRecords:
-    """Two groups that commit alike, one of them with a sink's marks."""
+    """Two groups whose commits are alike, except that one has a sink's marks."""
     found = SyntheticRecords()
     for group, metadata in ((OF_SINK, MARK), (PLAIN, "")):
         found.write(

@@ -1,4 +1,4 @@
-"""What is found sound column by column is what the codec decodes; and the usual values are found sound."""
+"""What passes the check column by column, the codec decodes in the same way; and the usual values pass."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_usual_values_are_found_sound(seed):
     chance = random.Random(seed)
     values = [value(chance, "ab-") for _ in range(50)]
     found = sound(values)
-    assert found.count(True) >= len(values) - 15  # the last with a further member are left to the codec
+    assert found.count(True) >= len(values) - 15  # the last ones with a further member are left to the codec
 
 
 def test_a_member_without_the_bytes_that_it_must_have_is_not_sound():

@@ -1,4 +1,4 @@
-"""For which members a rebalance waited: told where commits show that the others had stopped, and never guessed."""
+"""For which members a rebalance waited: reported if commits show that the others had stopped, and never guessed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def works(protocol: str = "range", every: int = 5_000) -> GroupLog:
 
 
 def is_busy(protocol: str = "range", every: int = 5_000, others: str = "t:0-1", commits: str = "t:2-3") -> GroupLog:
-    """b-1 handles a record from now on; a-1 goes on for 10 s, and joins when c-1 comes. b-1 does 20 s later."""
+    """From now on b-1 handles one record; a-1 continues for 10 s, and rejoins when c-1 comes. b-1 rejoins 20 s
+    later."""
     log = works(protocol, every).commits(others, 10_000, every).wait(20_000)
     if commits:
         log.commit(commits)
@@ -30,7 +31,7 @@ def all_join_at_once() -> GroupLog:
 
 
 def the_others_commit_rarely() -> GroupLog:
-    """What a-1 reads gets a record twice a minute."""
+    """a-1's partitions get a record twice a minute."""
     log = GroupLog().generation(0, []).wait(3_000).generation(1, [A, B])
     for _ in range(4):
         log.commit("t:0-1").commits("t:2-3", 30_000)
@@ -38,14 +39,14 @@ def the_others_commit_rarely() -> GroupLog:
 
 
 def the_generation_is_younger_than_the_wait() -> GroupLog:
-    """Commits of the generation before show nothing of this one."""
+    """Commits of the previous generation prove nothing about this one."""
     return is_busy().wait(3_000).commit("t:2").wait(10).generation(3, GROWN)
 
 
 CASES: dict[str, tuple[Callable[[], GroupLog], list[str], int | None]] = {
     "is busy": (is_busy, ["b"], 20_000),
     "all join at once": (all_join_at_once, [], None),
-    # Nothing is written to what a-1 reads; b-1 goes on as before
+    # Nothing is written to a-1's partitions; b-1 continues as before
     "the others topic is at rest": (lambda: works().commits("t:2-3", 30_000).wait(10).generation(2, GROWN), [], None),
     "the others commit rarely": (the_others_commit_rarely, [], None),
     # b-1 does not commit as it joins: it may have been any of them

@@ -1,4 +1,4 @@
-"""What a cluster on this machine is, before anything is started."""
+"""The properties of a cluster on this machine, before anything is started."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from muster.log.store import LogStore
 
 
 def test_each_run_in_a_folder_has_users_of_its_own(tmp_path: Path):
-    """The sequence: a cluster is killed, and one is started in its folder before the keepers of the first have looked.
-    They must not take the second's lock for that of their own starter, or the first's servers would go on."""
+    """The sequence: a cluster is killed, and another is started in its folder before the keepers of the first have
+    checked. They must not mistake the second's lock for that of their own starter, or the first's servers would keep
+    running."""
     first, second = (LocalCluster(tmp_path, brokers=2, zookeeper_servers=3) for _ in range(2))
     assert len({server.users for server in first.servers}) == 1
     assert len({server.users for server in (*first.servers, *second.servers)}) == 2

@@ -1,4 +1,4 @@
-"""A folder that a command has for itself, and what it may throw away there."""
+"""A folder that a command uses exclusively, and what it may delete there."""
 
 from __future__ import annotations
 

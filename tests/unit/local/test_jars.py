@@ -1,4 +1,4 @@
-"""Finding ZooKeeper's jars, and having Maven fetch them: here a script that copies what it is to find."""
+"""Finding ZooKeeper's jars, and making Maven fetch them: here Maven is a script that copies them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ for word do case "$word" in -DoutputDirectory=*) cp -r {source} "${{word#*=}}";;
 
 
 class Machine:
-    """A cache of its own, and a PATH with nothing but the shell's programs and this Maven."""
+    """A cache of its own, and a PATH with only the shell's programs and this Maven."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""A server that is kept runs for as long as its users do, and no longer. The servers are small programs."""
+"""A server with a keeper runs as long as its users do, and no longer. The servers are small programs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEAF = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {READY}"
 
 
 class Program(LocalServer):
-    """Python with a line of code, which is to print `ready`."""
+    """Python with a line of code, which must print `ready`."""
 
     def __init__(self, folder: Path, code: str = READY, users: Path | None = None) -> None:
         super().__init__("the program", folder, users=users)
@@ -66,7 +66,7 @@ def test_one_that_runs_is_not_started_again(tmp_path: Path):
 
 
 class Quick(Program):
-    """It ends at once when it is asked to: before the signal that thaws one which is frozen."""
+    """It ends at once when it is asked to: before the signal that resumes it if it is frozen."""
 
     def _signal(self, how: signal.Signals) -> None:
         if how == signal.SIGCONT:
@@ -95,7 +95,7 @@ def test_it_is_killed_and_started_again_and_its_log_goes_on(tmp_path: Path):
 
 
 def test_what_a_terminal_sends_does_not_reach_it(tmp_path: Path):
-    """Ctrl-C is for its starter, which ends it in good order."""
+    """Ctrl-C is for its starter, which stops it properly."""
     with Program(tmp_path / "a") as program:
         assert program.pid is not None
         assert len({os.getsid(0), os.getsid(keeper_of(program))}) == 2
@@ -112,7 +112,7 @@ def test_it_does_not_outlive_an_error_in_the_block(tmp_path: Path):
 
 
 class Slow(Program):
-    """Its keeper stands still before it has written down the server's process id."""
+    """Its keeper is suspended before it has written down the server's process id."""
 
     looks = 0
 
@@ -123,7 +123,7 @@ class Slow(Program):
 
 
 def test_it_is_not_ready_before_its_process_id_is_known(tmp_path: Path):
-    """Else it could not be killed right behind its start, and its end would be waited for in vain."""
+    """Otherwise it could not be killed right after its start, and its end would be waited for in vain."""
     with Slow(tmp_path / "a") as program:
         assert program.looks >= 5
         program.kill()
@@ -167,7 +167,7 @@ def test_one_that_does_not_come_to_serve_is_killed(tmp_path: Path, monkeypatch: 
 
 
 def test_a_number_that_is_left_in_the_file_is_no_process(tmp_path: Path):
-    """After a power cut the file has a number that another process may have by now."""
+    """After a power cut the file has a number that another process may have by then."""
     (tmp_path / "pid").write_text(str(os.getpid()))
     assert server.pid_in(tmp_path) is None
 

@@ -1,4 +1,4 @@
-"""The relay: bytes pass in order, late or held, and nothing is lost."""
+"""The relay: bytes pass in order, delayed or held, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from muster.local.relay import Relay
 
 @pytest.fixture
 def pair() -> Iterator[tuple[Relay, socket.socket, socket.socket]]:
-    """A relay with one connection: its near end, and its far one at the target."""
+    """A relay with one connection: the client's end, and the far end at the target."""
     with socket.create_server(("127.0.0.1", 0)) as server, Relay(server.getsockname()[1]) as relay:
         near = socket.create_connection(("127.0.0.1", relay.port))
         far, _ = server.accept()

@@ -1,4 +1,4 @@
-"""What servers are started with: which Java, and whether ZooKeeper waits for the disk."""
+"""How servers are started: with which Java, and whether ZooKeeper waits for the disk."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_java_from_17_on_is_taken(
 
 
 class Server(ZooKeeperServer):
-    """One that is not started."""
+    """A server that is not started."""
 
     def classpath(self) -> str:
         return "nowhere"

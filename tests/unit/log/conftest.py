@@ -1,4 +1,4 @@
-"""What tests of logs have in common."""
+"""What the tests of logs share."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ def disk() -> FaultyDisk:
 
 @pytest.fixture(autouse=True)
 def _end_logs() -> Iterator[None]:
-    """What a test has opened by `logs.held` ends with it, as by a kill."""
+    """What a test has opened by `logs.held` ends with the test, as if killed."""
     yield
     logs.end_held()

@@ -1,4 +1,4 @@
-"""Compaction: what stays, tombstones, idempotent producers, and a crash at every step of the exchange."""
+"""Compaction: what stays, tombstones, idempotent producers, and a crash at every step of the replacement."""
 
 import contextlib
 import itertools
@@ -37,11 +37,11 @@ def put(log, *pairs, **options):
 
 
 def roll(log):
-    """Fills the active segment with keys that nobody else uses, until there is a new one."""
+    """Fills the active segment with keys that nobody else uses, until there is a new segment."""
     before = len(log.segments)
     while len(log.segments) == before:
         put(log, (b"filler", b"f" * 100))
-    log.flush()  # compaction takes what is synced
+    log.flush()  # compaction only reads what is synced
 
 
 def opened(root, files=None, **how):
@@ -85,7 +85,7 @@ def test_every_offset_can_still_be_asked_for(log):
     for at in range(60):
         put(log, (b"k%d" % (at % 3), b"%d" % at))
     roll(log)
-    read_all(log)  # the log remembers where readers are: that must not lead to what is gone
+    read_all(log)  # the log remembers where readers are: that must not lead to a segment that is gone
     log.compact(NOW)
     rows = read_all(log)
     for offset in range(log.log_end_offset):
@@ -93,8 +93,8 @@ def test_every_offset_can_still_be_asked_for(log):
 
 
 def test_offsets_of_a_segment_of_which_nothing_stayed_can_still_be_asked_for(tmp_path):
-    """A start takes the empty segment for one that ends where it begins. Its readers are on their way to the next one,
-    and would else be told that there are no such offsets: many go on at the end then, and pass records over."""
+    """At a start an empty segment seems to end where it begins. Its readers are waiting for the next segment, and would
+    otherwise get an error that these offsets do not exist: many clients then continue at the end, and skip records."""
     with contextlib.closing(LogStore.open(tmp_path, now=NOW, defaults=config(), files=Unsynced())) as store:
         log = store.create(TP)
         while len(log.segments) < 4:
@@ -306,7 +306,7 @@ def test_a_compaction_that_fails_costs_nothing(tmp_path, disk, trouble):
 def test_a_log_that_cannot_be_compacted_is_left_alone_until_the_next_housekeeping(tmp_path, disk, caplog):
     store, log = filled(tmp_path, disk)
     disk.fill_up(30)
-    with contextlib.suppress(OSError):  # of the checkpoints
+    with contextlib.suppress(OSError):  # for the checkpoints
         store.clean(NOW)
     disk.mend()
     assert caplog.text.count("No space left") == 1
@@ -324,7 +324,7 @@ def test_a_log_that_cannot_be_compacted_is_left_alone_until_the_next_housekeepin
 def test_an_exchange_that_fails_midway_holds_and_is_finished_later(tmp_path, disk):
     _, log = filled(tmp_path, disk)
     wanted = latest(read_all(log))
-    disk.fail_syncs(after=2)  # of the new file and of the folder: then the decision is made
+    disk.fail_syncs(after=2)  # of the new file and of the folder: after that the decision is made
     with pytest.raises(OSError):
         log.compact(NOW)
     assert latest(read_all(log)) == wanted
@@ -332,7 +332,7 @@ def test_an_exchange_that_fails_midway_holds_and_is_finished_later(tmp_path, dis
     disk.mend()
     log.config.retention_bytes = 0
     log.config.cleanup_policy = CleanupPolicy.COMPACT_AND_DELETE
-    assert log.enforce_retention(NOW) == 0  # the names are not settled
+    assert log.enforce_retention(NOW) == 0  # the files do not have their final names yet
     log.config.cleanup_policy = CleanupPolicy.COMPACT
     log.compact(NOW)
     assert latest(read_all(log)) == wanted
@@ -340,7 +340,7 @@ def test_an_exchange_that_fails_midway_holds_and_is_finished_later(tmp_path, dis
 
 
 def test_no_sync_waits_for_a_compaction(tmp_path):
-    """The thread that compacts stands still in the middle of it; another log is synced, and the same one as well."""
+    """The thread that compacts is blocked in the middle of it; another log is synced, and the same one as well."""
     store = held(LogStore.open(tmp_path, now=NOW, fsync=FsyncPolicy.ALWAYS, defaults=config()))
     log, other = store.create(TP), store.create(TopicPartition("other", 0))
     for at in range(60):
@@ -446,7 +446,7 @@ def assert_files_are_those_of(log):
 
 
 class Dying(Unsynced):
-    """Lets the process "die" (an exception that nothing handles) when no rename or deletion is left."""
+    """The process "dies" (with an exception that nothing handles) when no rename or deletion is left."""
 
     left = 10**9
 
@@ -465,7 +465,8 @@ class Dying(Unsynced):
 
 
 def test_what_was_compacted_is_whole_under_another_policy(tmp_path):
-    """The sequence: compacted; another policy; a kill -9; the recovery point is lost, so that all is read through."""
+    """The sequence: compacted; another policy; a kill -9; the recovery point is lost, so that everything is read
+    through."""
     store, log = opened(tmp_path)
     for at in range(40):
         put(log, (b"k" if at % 2 else b"once%d" % at, b"%d" % at))

@@ -21,7 +21,7 @@ DAY = 86_400_000
 
 
 class Noting(Unsynced):
-    """Notes, without paths, what is done to names, and what is synced."""
+    """Records, without paths, which names are changed and what is synced."""
 
     def __init__(self):
         self.done = []
@@ -58,7 +58,7 @@ def open_store(root, files=None, config=SMALL, fsync=FsyncPolicy.INTERVAL, now=N
 
 
 def fill(log, segments=1, **options):
-    """Appends until there are so many more segments."""
+    """Appends until there are this many more segments."""
     wanted = len(log.segments) + segments
     while len(log.segments) < wanted:
         log.append(batch((b"k", b"v" * 60), **options), now=NOW)
@@ -78,7 +78,7 @@ def test_the_names_of_all_segments_are_durable_not_only_that_of_the_first(tmp_pa
 
 
 def test_segments_go_one_by_one_where_the_new_start_is_not_durable(tmp_path):
-    """A power cut that brings some of them back must leave no hole."""
+    """A power cut that brings some of them back must not leave a gap."""
     disk = Noting()
     log = open_store(tmp_path, disk).create(TP)
     fill(log, 3)
@@ -99,7 +99,7 @@ def test_checkpoints_have_the_space_that_retention_freed_before_anything_else(tm
     log.flush()
     log.delete_records(log.segments[2].base_offset)
     disk.fill_up()
-    store.after_housekeeping = disk.fill_up  # it takes all that there is
+    store.after_housekeeping = disk.fill_up  # it uses all the space
     store.housekeeping(NOW)
     assert read_checkpoint(tmp_path / LOG_START_OFFSETS) == {TP: log.log_start_offset}
 
@@ -178,7 +178,7 @@ def test_checkpoints_that_could_not_be_written_are_written_later(tmp_path, disk)
 
 def test_a_checkpoint_that_is_being_written_does_not_outlive_the_partition_that_it_names(tmp_path, disk):
     """DeleteRecords is writing where the log begins when the topic is deleted and created again: after a kill the new
-    log would begin there too, behind its first records."""
+    log would begin there too, after its first records."""
     store = open_store(tmp_path, disk)
     log = store.create(TP)
     fill(log, 3)
@@ -258,8 +258,8 @@ def test_without_syncs_indexes_are_written_and_the_logs_start_is_kept(tmp_path):
 
 @pytest.mark.parametrize("how", ["compacted", "retired"])
 def test_no_index_is_written_for_a_segment_that_is_gone(tmp_path, how, disk):
-    """Its indexes could not be written before. Those of a compacted one have the new one's names, and would lead its
-    readers astray."""
+    """Its indexes could not be written before. Those of a compacted segment have the same names as the new one's, and
+    would mislead its readers."""
     policy = CleanupPolicy.COMPACT if how == "compacted" else CleanupPolicy.DELETE
     config = LogConfig(segment_bytes=500, index_interval_bytes=1, cleanup_policy=policy)
     store = open_store(tmp_path, disk, config)
@@ -318,7 +318,7 @@ def test_what_a_link_leads_to_is_not_removed_with_it(tmp_path):
 
 
 def damaged_log(root, offset=4):
-    """A log of nine batches, one of which is damaged; the bytes from that one on."""
+    """A log of nine batches, one of which is damaged; and the bytes from that one on."""
     store = open_store(root, config=LogConfig())
     log = store.create(TP)
     for at in range(9):
@@ -333,7 +333,7 @@ def damaged_log(root, offset=4):
 
 
 def test_a_power_cut_while_damage_is_cut_off_takes_none_of_the_good_batches_after_it(tmp_path, caplog):
-    """They are in the log's file, or in the one that is set aside, at every moment."""
+    """At every moment they are in the log's file, or in the one that is set aside."""
     root = tmp_path / "first"
     root.mkdir()
     path, data, at = damaged_log(root)
@@ -352,7 +352,7 @@ def test_a_power_cut_while_damage_is_cut_off_takes_none_of_the_good_batches_afte
 
 @pytest.mark.parametrize(("recovery_point", "kept"), [(0, False), (9, True)])
 def test_what_was_synced_once_is_kept_though_no_batch_of_it_is_whole(tmp_path, recovery_point, kept):
-    """Behind the recovery point it is the torn end of a write, before it somebody else's damage."""
+    """After the recovery point it is the torn end of a write, before it the damage has another cause."""
     path, data, at = damaged_log(tmp_path, 8)
     (tmp_path / RECOVERY_POINTS).write_text(f"0\n1\nt 0 {recovery_point}\n")
     store = open_store(tmp_path, config=LogConfig())

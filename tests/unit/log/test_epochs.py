@@ -1,4 +1,4 @@
-"""Where the records of a leader epoch end, compared with what a list of all batches says."""
+"""Where the records of a leader epoch end, compared with a list of all batches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TP = TopicPartition("topic", 3)
 
 
 def written(folder: Path, runs: list[tuple[int, int]], config: LogConfig) -> PartitionLog:
-    """A log whose leader wrote so many batches of two records under each epoch; led under 20 in the end."""
+    """A log whose leader wrote this many batches of two records in each epoch; the last epoch is 20."""
     log = PartitionLog(folder / "topic-3", TP, config)
     for epoch, batches in runs:
         log.leader_epoch = epoch
@@ -29,7 +29,7 @@ def written(folder: Path, runs: list[tuple[int, int]], config: LogConfig) -> Par
 
 
 def expected(log: PartitionLog, epoch: int) -> tuple[int, int]:
-    """As Kafka's list of epochs answers, of all batches in turn."""
+    """The answer of Kafka's list of epochs, computed from all batches in turn."""
     if epoch >= log.leader_epoch:
         return (epoch, log.log_end_offset) if epoch == log.leader_epoch else (-1, -1)
     found = epoch

@@ -22,7 +22,8 @@ pairs = st.lists(st.tuples(keys, values), min_size=1, max_size=4)
 
 
 class LogMachine(RuleBasedStateMachine):
-    """`rows` is what was appended and not deleted; once `compacted`, older values of a key may be gone from the log."""
+    """`rows` is what was appended and not deleted; once `compacted`, older values of a key may be missing from the
+    log."""
 
     @initialize(fsync=st.sampled_from(FsyncPolicy), policy=st.sampled_from(CleanupPolicy))
     def begin(self, fsync, policy):
@@ -112,7 +113,7 @@ class LogMachine(RuleBasedStateMachine):
         with path.open("r+b") as file:
             file.truncate(max(size - torn, 0))
         self.open()
-        # What was noted as synced is gone, too: the disk lied. Those offsets are not given again.
+        # What was recorded as synced is gone, too: the disk lied. Those offsets are not assigned again.
         assert self.log.log_end_offset >= good_end
         self.rows = [row for row in self.rows if row[0] < good_end]
         self.forget()

@@ -135,7 +135,7 @@ def test_log_append_time(make):
     assert log.max_timestamp() == (0, NOW)
 
 
-# ------------------------------------------------------------------------------------------------- what is refused
+# ------------------------------------------------------------------------------------------------------------- refusals
 
 
 def test_damaged_batches_are_refused(make):
@@ -242,7 +242,7 @@ def test_offsets_for_times(make, codec):
     assert log.offset_for_timestamp(0) == (100, times[100])
 
 
-# ------------------------------------------------------------------------------------------------- what goes away
+# ----------------------------------------------------------------------------------------------- retention and deletion
 
 
 def fill(log, count=30, step=1_000):
@@ -438,7 +438,7 @@ def test_nothing_counts_as_durable_while_its_folder_cannot_be_synced(make, disk)
     synced = disk.syncs
     assert log.flush()
     assert log.high_watermark == 3
-    assert disk.syncs == synced + 3  # the file, its folder, and the folder that one is in
+    assert disk.syncs == synced + 3  # the file, its folder, and the parent folder
 
 
 def test_a_log_without_indexes_is_read_through_after_a_crash(make, disk, tmp_path):
@@ -455,7 +455,7 @@ def test_a_log_without_indexes_is_read_through_after_a_crash(make, disk, tmp_pat
 
 
 def test_an_append_while_a_sync_looks_at_the_file_is_not_damage(make, monkeypatch):
-    """The sync runs in a thread: it has asked where the file ends, an append goes on, and only then it compares."""
+    """The sync runs in a thread: it has read where the file ends, an append continues, and only then it compares."""
     log = make()
     log.append(batch((b"a", b"1")), now=NOW)
     real = os.lseek
@@ -476,7 +476,7 @@ def test_an_append_while_a_sync_looks_at_the_file_is_not_damage(make, monkeypatc
 @pytest.mark.parametrize("first", ["append", "flush"])
 @pytest.mark.parametrize("fsync", [FsyncPolicy.INTERVAL, FsyncPolicy.ALWAYS])
 def test_a_file_that_somebody_else_cut_is_neither_read_nor_added_to(make, fsync, first, caplog):
-    """Touching the lost pages of the map would end the process."""
+    """Accessing the lost pages of the map would end the process."""
     log = make(fsync, segment_bytes=300_000)
     for at in range(80):
         log.append(batch((b"%d" % at, b"v" * 10_000)), now=NOW)
@@ -510,7 +510,7 @@ def test_a_failed_sync_fails_the_log(make, disk):
 
 
 def test_a_log_that_cannot_be_synced_is_not_closed_well(make, disk):
-    """A descriptor was missing only while the last sync was tried."""
+    """A descriptor was missing only during the last attempt to sync."""
     log = make()
     fill(log, 3)
     sync_folder = disk.sync_folder

@@ -1,4 +1,4 @@
-"""A power cut at every moment of a store's life: nothing that was promised is lost, whatever the disk may lose."""
+"""A power cut at every moment of a store's life: nothing that was acknowledged is lost, whatever the disk may lose."""
 
 import logging
 import random
@@ -23,7 +23,7 @@ HISTORIES = 14
 
 @pytest.fixture
 def folder():
-    """In memory where there is such a place: many small files come and go."""
+    """In memory if there is such a file system: many small files are created and deleted."""
     memory = Path("/dev/shm")
     path = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else None))
     logging.disable(logging.ERROR)
@@ -48,7 +48,7 @@ def first_life(folder, seed, fsync=FsyncPolicy.ALWAYS, leave_out=None):
 
 
 def roll_after_a_restart(life, rng):
-    """The indexes of a segment are replaced though nothing was added to it since the shutdown."""
+    """The indexes of a segment are replaced although nothing was added to it since the shutdown."""
     for _ in range(3):
         life.append(PLAIN, rng)
     life.restart(clean=True)
@@ -58,7 +58,7 @@ def roll_after_a_restart(life, rng):
 
 
 def compact_again_and_again(life, rng):
-    """What was compacted is taken in by the next run, with its neighbours."""
+    """A compacted segment is included in the next run, with its neighbours."""
     for _ in range(5):
         while True:
             life.append(KEYED, rng)
@@ -71,17 +71,17 @@ def compact_again_and_again(life, rng):
 
 
 def make_anew(life, rng):
-    """What was deleted was durable, and what comes in its place has its name."""
+    """The deleted topic was durable, and the one that replaces it has its name."""
     for _ in range(4):
         for _ in range(rng.randint(2, 6)):
             life.append(PLAIN, rng)
         life.flush()
-        life.delete(PLAIN)  # no checkpoint speaks of it, so none is written that would sync the names as well
+        life.delete(PLAIN)  # no checkpoint names it, so no checkpoint is written, which would sync the names as well
         life.append(PLAIN, rng)
 
 
 def second_life(folder, seed, fsync=FsyncPolicy.ALWAYS, leave_out=None):
-    """On what a cut has left of a first."""
+    """Starts from what a power cut has left of a first life."""
     before, former = first_life(folder, seed, fsync)
     rng = random.Random(seed)
     moments = rng.sample(range(before.now // 4, before.now + 1), 1)
@@ -106,7 +106,7 @@ def hold(folder, lived, rng, **which):
     disk, life = lived
     held = set()
     for cut in cuts(disk, rng, **which):
-        # Many moments leave the same and ask for the same: what was not synced is lost however much of it there is.
+        # Many moments leave the same and promise the same: data that was not synced is lost, whatever its amount.
         if (case := (cut.key(), life.asked(cut.at))) not in held:
             cut.lay_out(folder / "cut")
             check(folder / "cut", life, cut.at)
@@ -127,7 +127,7 @@ def test_a_second_cut_brings_nothing_back_that_the_first_took(folder, seed, fsyn
 
 @pytest.mark.interpreted
 def test_no_sync_is_needless(folder):
-    """Each place that syncs is left out, and somebody loses what was promised."""
+    """Each sync is left out in turn, and something that was promised is lost."""
     lives = [(live, seed) for seed in range(HISTORIES) for live in (first_life, second_life)]
     sites: dict[str, list[tuple[Any, int]]] = {}
     for live, seed in lives:

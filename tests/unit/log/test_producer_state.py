@@ -1,4 +1,5 @@
-"""What a partition remembers of idempotent producers: a table, and a life with starts; nothing is written twice."""
+"""What a partition remembers about idempotent producers: a table, and a life with restarts; nothing is written
+twice."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def header(
 
 
 def state(*written: BatchHeader) -> PartitionProducers:
-    """What is remembered of them."""
+    """What is remembered after these batches."""
     found = PartitionProducers()
     for one in written:
         found.note(one)
@@ -42,7 +43,7 @@ def state(*written: BatchHeader) -> PartitionProducers:
 
 
 def told(found: PartitionProducers, sent: BatchHeader) -> object:
-    """The offset of the batch that it repeats, None if it is written, or the code of its refusal."""
+    """The offset of the batch that it repeats, None if it is written, or the error code of its refusal."""
     try:
         duplicate = found.check(sent)
     except LogError as error:
@@ -129,7 +130,7 @@ ACTS = st.lists(
 
 
 def open_store(folder: Path) -> LogStore:
-    """Segments hold three batches or so."""
+    """Segments hold about three batches."""
     return LogStore.open(folder, now=NOW, configs=lambda _: LogConfig(segment_bytes=300), partitions=[TP])
 
 
@@ -139,7 +140,8 @@ def open_store(folder: Path) -> LogStore:
 @settings(max_examples=examples(25))
 @given(acts=ACTS, begin=st.sampled_from((0, LAST - 5)), choose=st.randoms(use_true_random=False))
 def test_the_last_five_batches_are_known_again_whatever_happened_since(acts, begin, choose):
-    """Also behind a stop or a crash: with one copy of each partition, a producer repeats what it had under way then."""
+    """Also after a stop or a crash: with one copy of each partition, a producer repeats the batches that were in
+    flight."""
     with TemporaryDirectory() as name:
         store = open_store(Path(name))
         log = store.create(TP)

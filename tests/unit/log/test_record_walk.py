@@ -1,4 +1,4 @@
-"""Walking through records finds what decoding them finds, in runs and one by one."""
+"""Walking through records finds the same as decoding them, in runs and one by one."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_broken_batch_is_refused_if_it_cannot_be_read(given_pieces, data):
     try:
         found = walk(bytes(batch[HEADER_SIZE:]), header, ANY)
     except CorruptRecordError:
-        return  # Kafka's bounds for numbers are narrower in places
+        return  # Kafka's limits for numbers are narrower in places
     assert found.in_sequence == ([offset for offset, *_ in decoded] == list(range(len(decoded))))
     if all(-(1 << 63) <= time < 1 << 63 for _, time, *_ in decoded):
         assert found.max_timestamp == max(time for _, time, *_ in decoded)
@@ -157,7 +157,7 @@ def test_runs_are_judged_as_single_records(count, key_size, value_size, steps, d
 @pytest.mark.parametrize("at", [0, 1, 17, 63, 64, 65, 1000, 8191, 8192, 9999])
 @pytest.mark.parametrize("where", [0, 1, 4, 6, 8])
 def test_one_byte_among_many_records_that_are_alike(at, where):
-    """Every byte that says how long something is, changed in one of ten thousand records."""
+    """Every byte that encodes a length, changed in one of ten thousand records."""
     builder = BatchBuilder()
     for _ in range(10_000):
         builder.append(NOW, b"k", b"v")
@@ -202,7 +202,7 @@ def test_offsets_that_count_up_from_another_than_the_first(count):
 @pytest.mark.parametrize("form", [bytes, memoryview])
 @pytest.mark.parametrize("later", [0, 1])
 def test_one_number_that_ends_elsewhere_among_many_that_are_alike(at, form, later):
-    """In the offset and in the time: the bytes behind it would be read as another number."""
+    """In the offset and in the time: the bytes after it would be read as another number."""
     for place in (2, 3):
         builder = BatchBuilder(NOW)
         for number in range(8_300):
@@ -217,7 +217,8 @@ def test_one_number_that_ends_elsewhere_among_many_that_are_alike(at, form, late
 @pytest.mark.parametrize("count", [1, 50])
 def test_a_length_of_six_bytes_is_not_valid_however_many_records_have_it(count):
     records = []
-    for offset in range(count):  # the size: where one begins, with a length read as of two bytes, another begins
+    # The size of each: if its length were read as two bytes, the next record would begin there.
+    for offset in range(count):
         record = b"\0\0" + varint(offset) + b"\x02k" + varint(342) + b"v" * 342 + b"\0"
         low, high = varint(len(record))
         records.append(bytes((low, high | 0x80, 0x80, 0x80, 0x80, 0)) + record)

@@ -135,7 +135,7 @@ def batch_ends(log):
 
 
 def test_a_corrupt_batch_in_an_old_segment_costs_what_follows_in_that_segment(tmp_path, caplog):
-    """Whole segments behind it stay, what was cut off is kept, and no offset is given twice."""
+    """Whole segments after it stay, what was cut off is kept, and no offset is assigned twice."""
     store = open_store(tmp_path)
     fill(store.create(TP), 30)
     bases = [segment.base_offset for segment in store.get(TP).segments]
@@ -220,7 +220,8 @@ def test_no_stray_snapshots_stay(tmp_path):
         store.create(TP).append(produced(at), now=NOW)
         store.close()
     snapshots = sorted(path.name for path in (tmp_path / str(TP)).glob("*.snapshot"))
-    assert snapshots == [f"{5:020d}.snapshot", f"{6:020d}.snapshot"]  # the one that was read, and the one for next time
+    # The one that was read, and the one for the next start.
+    assert snapshots == [f"{5:020d}.snapshot", f"{6:020d}.snapshot"]
 
 
 def test_what_was_synced_before_the_recovery_point_is_not_read_again(tmp_path):
@@ -238,8 +239,8 @@ def test_what_was_synced_before_the_recovery_point_is_not_read_again(tmp_path):
 
 
 def test_the_segment_that_holds_the_recovery_point_is_read_through(tmp_path):
-    """What is behind the point in it was not synced: a batch may be there with a page of it never written. The indexes
-    of the shutdown before are there, and in order."""
+    """What is after the point in it was not synced: a batch may have a page that was never written. The indexes of the
+    previous shutdown exist, and are valid."""
     store = open_store(tmp_path, config=LogConfig())
     fill(store.create(TP), 10)
     store.close()
@@ -258,11 +259,12 @@ def test_the_segment_that_holds_the_recovery_point_is_read_through(tmp_path):
 
 @pytest.mark.parametrize("gone", ["the end of the last segment", "the end of a sealed segment", "a segment"])
 def test_a_batch_that_is_gone_is_not_taken_for_a_duplicate(tmp_path, gone):
-    """A snapshot of the producers was on disk before the batches that it speaks of."""
+    """A snapshot of the producers was on disk before the batches that it describes."""
     store = open_store(tmp_path)
     log = store.create(TP)
     count = 0
-    while count < 30 or log.segments[-1].size > 200:  # one or two batches in the last, so that earlier ones are known
+    # One or two batches in the last segment, so that earlier ones are known.
+    while count < 30 or log.segments[-1].size > 200:
         log.append(produced(count), now=NOW)
         count += 1
     segments = log.segments
@@ -281,7 +283,7 @@ def test_a_batch_that_is_gone_is_not_taken_for_a_duplicate(tmp_path, gone):
         end = segments[-1].base_offset if cut is segments[-2] else count
         os.truncate(cut.path, cut.size - 10)
         lost = range(end - 1, end)
-        if cut is segments[-1]:  # as at a clean shutdown, of which only the snapshot survived
+        if cut is segments[-1]:  # as after a clean shutdown, of which only the snapshot survived
             state.producers[7].batches.append(ProducedBatch(count - 1, count - 1, count - 1, count - 1, NOW))
             state.save(log.directory / f"{count:020d}.snapshot")
         else:
@@ -291,7 +293,7 @@ def test_a_batch_that_is_gone_is_not_taken_for_a_duplicate(tmp_path, gone):
     there = {at for at, _, _ in read_all(log)}
     assert not there & set(lost)
     for at in lost:
-        with contextlib.suppress(LogError):  # where later batches are there it comes out of order
+        with contextlib.suppress(LogError):  # if there are later batches, it is out of order
             assert not log.append(produced(at), now=NOW).duplicate
 
 
@@ -345,7 +347,7 @@ def test_damage_that_the_search_for_producers_meets_after_a_clean_shutdown_is_cu
 
 
 def test_folders_of_many_deleted_partitions_are_removed_by_housekeeping(tmp_path):
-    """To remove one takes the disk milliseconds, and whoever deletes a topic is the broker's loop."""
+    """Removing one takes the disk milliseconds, and a topic is deleted by the broker's loop."""
 
     def left() -> int:
         return sum(name.endswith("-delete") for name in os.listdir(tmp_path))

@@ -1,4 +1,4 @@
-"""Look-ups by time, against a list: batches of one millisecond, times that go back, segments of any size."""
+"""Lookups by time, compared with a list: batches of one millisecond, times that go back, segments of any size."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_the_first_record_of_a_time_is_found(batches: list[list[int]], interval:
 
 @pytest.mark.parametrize("clean", [None, True, False])
 def test_many_batches_of_one_millisecond(tmp_path: Path, clean: bool | None):
-    """A burst: the index has several entries, and the first of the time is before all of them."""
+    """A burst: the index has several entries, and the first record with that time is before all of them."""
     config = LogConfig(index_interval_bytes=200)
     log = PartitionLog(tmp_path / "t-0", TP, config)
     times = [NOW] * 5 + [NOW + 1] * 200 + [NOW + 2]

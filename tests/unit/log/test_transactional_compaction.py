@@ -1,4 +1,4 @@
-"""Compaction where transactions were: what was aborted goes, what is open waits, markers stay while they matter."""
+"""Compaction with transactions: aborted ones are removed, open ones wait, markers stay while they matter."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def put(log: PartitionLog, key: bytes, value: bytes | None) -> None:
 
 
 def roll(log: PartitionLog) -> None:
-    """Fills the active segment until there is a new one; all is synced."""
+    """Fills the active segment until there is a new one; everything is synced."""
     before = len(log.segments)
     while len(log.segments) == before:
         put(log, b"filler", b"f" * 100)
@@ -51,12 +51,12 @@ def of_producer(log: PartitionLog, producer_id: int = 7) -> list[BatchHeader]:
 
 
 def forget(log: PartitionLog, producer_id: int = 7) -> None:
-    """The producer has expired: nothing needs to stay for its sake."""
+    """The producer has expired: nothing needs to stay because of it."""
     log.producers.producers.pop(producer_id)
 
 
 def opened(log: PartitionLog, *, crash: bool) -> PartitionLog:
-    """After a start. After a crash all is read through, and without snapshots."""
+    """After a start. After a crash everything is read through, and without snapshots."""
     if crash:
         log.abandon()
         for suffix in ("snapshot", "index", "timeindex", "txnindex"):
@@ -129,7 +129,7 @@ def test_a_marker_may_be_in_the_part_that_is_not_compacted(log):
 
 
 def test_a_transaction_of_several_groups_of_segments_is_one(log):
-    """KAFKA-8351: it begins in a segment that is rewritten by itself, and its marker is two segments later."""
+    """KAFKA-8351: it begins in a segment that is rewritten separately, and its marker is two segments later."""
     put(log, b"k", b"committed")
     begin(log, 7, (b"k", b"aborted" * 30))
     put(log, b"x", b"x" * 200)
@@ -145,7 +145,7 @@ def test_a_transaction_of_several_groups_of_segments_is_one(log):
 
 
 def test_an_aborted_transaction_does_not_reach_beyond_its_marker(log):
-    """The first part was compacted already; the next run begins to read after its marker."""
+    """The first part has already been compacted; the next run begins to read after its marker."""
     put(log, b"k", b"old")
     begin(log, 7, (b"k", b"aborted"))
     end(log, 7, commit=False)
@@ -160,7 +160,7 @@ def test_an_aborted_transaction_does_not_reach_beyond_its_marker(log):
 
 
 def markers(log: PartitionLog, producer_id: int = 7) -> list[tuple[int, int | None]]:
-    """Offset and delete horizon of each."""
+    """Offset and delete horizon of each marker."""
     return [(one.base_offset, one.delete_horizon_ms) for one in of_producer(log, producer_id) if one.is_control]
 
 
@@ -225,7 +225,7 @@ def test_an_entry_of_the_index_goes_with_the_records(log):
 
 @pytest.mark.parametrize("crash", [True, False])
 def test_what_stays_of_a_producer_with_epochs_fences(log, crash):
-    """All that is left is the marker that raised its epoch."""
+    """Only the marker that raised its epoch is left."""
     begin(log, 7, (b"k", b"v"))
     end(log, 7, commit=False, epoch=1, version=2)
     for days in range(4):
@@ -255,7 +255,8 @@ def test_what_was_compacted_is_the_same_after_a_start(log, crash):
 
 
 def test_a_snapshot_from_before_a_compaction_opens_nothing_again(log):
-    """It says that a transaction is open; its batches and its marker have gone since, and no other snapshot is left."""
+    """It says that a transaction is open; its batches and its marker have been removed since, and there is no other
+    snapshot."""
     put(log, b"first", b"v")
     begin(log, 7, (b"k", b"v"))
     while len(log.segments) < 2:
@@ -282,7 +283,7 @@ def test_a_snapshot_from_before_a_compaction_opens_nothing_again(log):
 
 
 class Dying(Unsynced):
-    """Lets the process "die" when no rename or deletion is left."""
+    """The process "dies" when no rename or deletion is left."""
 
     left = 10**9
 

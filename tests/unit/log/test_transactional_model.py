@@ -1,7 +1,7 @@
 """Transactions of a log against a model of them: Hypothesis begins, ends, repeats, fences, crashes, tears and compacts.
 
 The model is a list of what was written and a plain reading of the log's own batches (`rebuilt`): what the log keeps in
-indexes, snapshots and memory has to say the same, after every start too."""
+indexes, snapshots and memory must agree with it, also after every start."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ pairs = st.lists(st.tuples(keys, values), min_size=1, max_size=3)
 
 @dataclass
 class Sent:
-    """A batch: its records, whose transaction it is of (None: of none), and whether that was committed, once known."""
+    """A batch: its records, the producer of its transaction (None: no transaction), and whether that was committed,
+    once known."""
 
     rows: list[Row]
     producer: int | None
@@ -44,7 +45,7 @@ class Sent:
 
 @dataclass
 class Producer:
-    """What a producer and its coordinator know. Those that know transaction version 2 have a new epoch each time."""
+    """What a producer and its coordinator know. Those that support transaction version 2 get a new epoch each time."""
 
     tv2: bool
     epoch: int = 0
@@ -145,7 +146,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 5), how=st.sampled_from(["removed snapshot", "damaged index", "no offset index"]))
     def damage(self, which, how):
-        """After a shutdown. What is lost is built again from the log."""
+        """After a shutdown. What is lost is rebuilt from the log."""
         self.store.close()
         suffix = {"removed snapshot": "snapshot", "damaged index": "txnindex", "no offset index": "index"}[how]
         found = sorted(self.log.directory.glob(f"*.{suffix}"), reverse=True)
@@ -164,7 +165,7 @@ class TransactionMachine(RuleBasedStateMachine):
         self.store.housekeeping(self.now)
         self.compacted |= self.config.cleanup_policy.compacts
 
-    # ---------------------------------------------------------------------------------------------- what must hold
+    # ------------------------------------------------------------------------------------------------------- invariants
 
     def expected(self, start=0):
         end = self.log.last_stable_offset

@@ -1,4 +1,5 @@
-"""Power cuts amid transactions: indexes, open transactions and what is stable are those of the batches left."""
+"""Power cuts during transactions: indexes, open transactions and the last stable offset match the batches that are
+left."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ SEEDS = range(5)
 
 
 class Written(NamedTuple):
-    """A record, and its producer if it is of a transaction."""
+    """A record, and its producer if it belongs to a transaction."""
 
     row: Row
     producer: int | None
@@ -46,7 +47,7 @@ class Ended(NamedTuple):
 
 @dataclass
 class Life:
-    """One log with a random life. `promised`: up to where it was durable, from which operation of the disk on."""
+    """One log with a random life. `promised`: up to which offset it was durable, since which disk operation."""
 
     root: Path
     policy: CleanupPolicy
@@ -106,13 +107,13 @@ class Life:
         self.promise(target)
 
     def check(self, root: Path, at: int) -> None:
-        """What must hold of what a cut has left."""
+        """What must hold after a cut."""
         store = self.opened(root, Unsynced())
         try:
             log = store.logs[TP]
             durable = max((end for moment, end in self.promised if moment <= at), default=0)
             assert log.log_end_offset >= durable
-            # What was never durable may be gone from the middle, if the name of the next segment is not.
+            # Data that was never durable may be missing in the middle, if the name of the next segment is durable.
             there = {*range(durable), *(header.base_offset for header in read_headers(log))}
             self._check_open(log, there)
             if self.policy is CleanupPolicy.DELETE:
@@ -124,7 +125,7 @@ class Life:
             store.close(clean=False)
 
     def _is_committed(self, one: Written, there: set[int]) -> bool | None:
-        """By the next marker of its producer that is there; None before it."""
+        """According to the next marker of its producer that survived; None if there is none."""
         if one.producer is None:
             return True
         later = (end for end in self.markers if end.producer == one.producer and end.offset > one.row[0])
@@ -152,7 +153,7 @@ class Life:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """In memory where there is such a place: many small files come and go."""
+    """In memory if there is such a file system: many small files are created and deleted."""
     memory = Path("/dev/shm")
     path = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else None))
     logging.disable(logging.ERROR)
@@ -192,7 +193,8 @@ def test_transactions_after_a_power_cut_are_those_of_the_batches_that_are_left(f
 
 
 def test_no_part_of_a_removed_segment_comes_back_without_its_aborted_transactions(folder):
-    """Where the log's new start could not be written, as on a full disk, a cut may bring back some of its files."""
+    """If the log's new start could not be written, for example on a full disk, a cut may bring back some of its
+    files."""
     root = folder / "log"
     root.mkdir()
     disk = RecordingDisk(root)
@@ -216,7 +218,7 @@ def test_no_part_of_a_removed_segment_comes_back_without_its_aborted_transaction
 
 @pytest.mark.interpreted
 def test_the_index_of_aborted_transactions_is_durable_before_it_is_believed(folder):
-    """Without the sync of its file, or of its name, a cut leaves records that were aborted among the committed ones."""
+    """Without the sync of its file, or of its name, a cut leaves aborted records among the committed ones."""
     which = CleanupPolicy.DELETE, FsyncPolicy.INTERVAL
     sites = {site for seed in SEEDS for site in lived(folder, seed, *which)[0].sites}
     sites = {site for site in sites if "AbortedIndex.save" in site or "folder: Segment.save_indexes" in site}

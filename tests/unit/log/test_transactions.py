@@ -1,4 +1,5 @@
-"""Transactions of one partition: what may be written, what is stable, what a reader of committed records gets."""
+"""Transactions of one partition: what may be written, what is stable, which records a reader of committed records
+gets."""
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ def begun() -> PartitionProducers:
 
 
 def ended() -> PartitionProducers:
-    """The same after a marker of its epoch: of a client that knows no other."""
+    """The same after a marker with its epoch: from a client that supports no newer version."""
     state = begun()
     marked(state, 1, 102)
     return state
@@ -75,8 +76,8 @@ def bumped() -> PartitionProducers:
 
 STATES = {"unknown": unknown, "idempotent": idempotent, "begun": begun, "ended": ended, "bumped": bumped}
 
-# For each state: batch (epoch, sequence, transactional) -> what becomes of it without a guard, with a guard, and with a
-# guard of transaction version 2 (both given for this batch). None: it is written; a number: the offset that it repeats.
+# For each state: batch (epoch, sequence, transactional) -> the outcome without a guard, with a guard, and with a guard
+# of transaction version 2 (both given for this batch). None: it is written; a number: the offset that it repeats.
 CELLS: dict[str, dict[tuple[int, int, bool], tuple[object, object, object]]] = {
     "unknown": {
         (1, 0, True): (NOT_IN, None, None),
@@ -103,7 +104,7 @@ CELLS: dict[str, dict[tuple[int, int, bool], tuple[object, object, object]]] = {
         (1, 2, True): (None, None, None),  # it is open: no guard is needed
         (1, 4, True): (GAP, GAP, GAP),
         (1, 2, False): (NOT_IN, NOT_IN, NOT_IN),
-        (1, 4, False): (GAP, GAP, GAP),  # the sequence is looked at first
+        (1, 4, False): (GAP, GAP, GAP),  # the sequence is checked first
         (2, 0, True): (NOT_IN, None, None),  # another epoch: the transaction may have ended
         (2, 2, True): (NOT_IN, GAP, GAP),
         (2, 0, False): (NOT_IN, NOT_IN, NOT_IN),
@@ -130,7 +131,7 @@ ROWS = [(state, sent_as, expected) for state, row in CELLS.items() for sent_as, 
 
 
 def outcome(state: PartitionProducers, header: BatchHeader, guard: int | None, **options: bool) -> object:
-    """The offset of the batch that it repeats, None if it is written, or the code of its refusal."""
+    """The offset of the batch that it repeats, None if it is written, or the error code of its refusal."""
     try:
         duplicate = state.check(header, guard, **options)
     except LogError as error:
@@ -193,7 +194,8 @@ def test_a_guard_is_given_once_and_used_up_by_the_batch():
 
 
 def test_an_answer_from_before_a_marker_opens_nothing():
-    """The coordinator says yes, the transaction is aborted, the late batch arrives: it would be open for ever."""
+    """The coordinator says yes, the transaction is aborted, the late batch arrives: the transaction would stay open
+    forever."""
     state = unknown()
     guard = state.begin_verification(7, 1, 0, False, NOW)
     marked(state, 1, 0, commit=False)
@@ -202,7 +204,7 @@ def test_an_answer_from_before_a_marker_opens_nothing():
 
 @pytest.mark.parametrize(("tv2", "marker_epoch", "stays"), [(True, 2, True), (True, 3, False), (False, 2, False)])
 def test_the_marker_of_the_transaction_before_leaves_the_guard_of_a_new_epoch(tv2, marker_epoch, stays):
-    """KAFKA-18575: the next transaction begins when the last one is decided, before its marker is here."""
+    """KAFKA-18575: the next transaction begins once the last one is decided, before its marker has arrived."""
     state = begun()
     guard = state.begin_verification(7, 2, 0, tv2, NOW)
     marked(state, marker_epoch, 102)
@@ -215,7 +217,7 @@ def test_a_later_sequence_waits_for_the_lowest_that_was_seen():
     guard = state.begin_verification(7, 1, 2, False, NOW)
     assert state.begin_verification(7, 1, 6, False, NOW) == guard
     state.producers[7].batches.clear()
-    state.producers[7].epoch = -1  # unknown: any sequence would do
+    state.producers[7].epoch = -1  # unknown: any sequence is accepted
     assert outcome(state, data(1, 4), guard) is GAP
     assert outcome(state, data(1, 2), guard) is None
 
@@ -337,7 +339,7 @@ def test_a_producer_with_an_open_transaction_is_not_forgotten():
 
 @pytest.fixture
 def log(tmp_path: Path):
-    """Segments hold three batches or so."""
+    """Segments hold about three batches."""
     return held(PartitionLog(tmp_path / "topic-0", TP, LogConfig(segment_bytes=300), files=Unsynced()))
 
 
@@ -491,7 +493,7 @@ def test_times_are_looked_up_before_the_last_stable_offset(log):
 
 
 class Refused(NamedTuple):
-    """How a marker may be refused, and the state of the log in which it is."""
+    """How a marker can be refused, and the state of the log then."""
 
     code: ErrorCode
     producer_epoch: int
@@ -554,7 +556,7 @@ def test_a_batch_needs_the_guard_of_the_log(log):
 
 
 def test_a_transactional_batch_without_a_producer_id_is_of_no_transaction(log):
-    """As in Kafka, where the flag means nothing then."""
+    """As in Kafka, where the flag means nothing in that case."""
     log.append(batch((b"a", b"1"), transactional=True), now=NOW)
     assert log.open_transactions() == []
     assert log.last_stable_offset == log.high_watermark == 1

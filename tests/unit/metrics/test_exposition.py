@@ -1,4 +1,4 @@
-"""What Prometheus reads: the library's own parsers find every sample, in each format."""
+"""The metrics for Prometheus: the library's own parsers find every sample, in each format."""
 
 from __future__ import annotations
 

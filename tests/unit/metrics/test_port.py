@@ -1,4 +1,4 @@
-"""The port for metrics: what is asked well is answered, and nothing else costs more than its connection."""
+"""The port for metrics: valid requests are answered, and invalid ones cost only their connection."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ def open_port(pages: Pages) -> Iterator[MetricsPort]:
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine may hold up each side for seconds: what a test needs to be over, it ends itself."""
+    """A busy machine may delay each side for seconds: if a test needs a deadline to pass, it sets a short one
+    itself."""
     monkeypatch.setattr(module, "DEADLINE_S", 10 * PATIENCE_S)
     monkeypatch.setattr(module, "CACHE_S", 10 * PATIENCE_S)
 
@@ -86,7 +87,7 @@ def under_way(port: MetricsPort) -> dict[socket.socket, float]:
 
 
 def let_deadlines_pass(port: MetricsPort) -> None:
-    """Of the connections that are under way."""
+    """The open connections."""
     for request in list(under_way(port)):
         under_way(port)[request] = 0
 
@@ -105,7 +106,7 @@ def rest(peer: socket.socket) -> bytes:
 
 def ask(port: MetricsPort, request: bytes) -> bytes:
     with connect(port) as peer:
-        with contextlib.suppress(OSError):  # a refusal may have closed the connection already
+        with contextlib.suppress(OSError):  # the server may have closed the connection already, refusing the request
             peer.sendall(request)
             peer.shutdown(socket.SHUT_WR)
         return rest(peer)
@@ -172,7 +173,7 @@ def test_a_request_that_drips_is_ended(port: MetricsPort, monkeypatch: pytest.Mo
     with monkeypatch.context() as soon:
         soon.setattr(module, "DEADLINE_S", 0.05)
         with connect(port) as peer:
-            with contextlib.suppress(OSError):  # it may be ended before it is sent
+            with contextlib.suppress(OSError):  # the connection may be closed before this is sent
                 peer.sendall(b"GET /metrics HTTP/1.1\r\n")
             assert rest(peer) == b""
     assert b"page 1" in ask(port, get("/metrics"))

@@ -1,4 +1,4 @@
-"""What the generated codecs promise beyond the bytes: defaults, refusals, buffers that are not copied."""
+"""What the generated codecs guarantee beyond the bytes: defaults, refusals, buffers that are not copied."""
 
 from __future__ import annotations
 
@@ -33,19 +33,20 @@ def test_what_is_encoded_is_decoded_in_every_version(name: str, data: Any) -> No
         sent = data.draw(message(name, version), f"version {version}")
         encoded = codec.encode(sent, version)
         read = codec.decode(type(sent), version, encoded)
-        # As in Java a tagged structure of defaults alone is not sent: compare what is written, then what is read.
+        # As in Java, a tagged structure with only default values is not sent: compare what is written, then what is
+        # read.
         assert codec.encode(read, version) == encoded
         assert codec.decode(type(sent), version, memoryview(b"before" + encoded), 6) == read
 
 
 def test_all_classes_of_messages_are_compiled_or_none() -> None:
-    """They inherit from a class that is: one that is not could not be made."""
+    """They inherit from a compiled class: one that is not compiled could not be created."""
     assert {file.removesuffix(".py") for file in schema.TABLES} <= set(MODULES["protocol"].split())
 
 
 @pytest.mark.parametrize("version", [0, 3])
 def test_a_text_that_kafka_would_refuse_is_not_sent(version: int) -> None:
-    """Of a compact string the length could be written, but Kafka closes the connection at it."""
+    """In a compact string the length could be encoded, but Kafka closes the connection when it reads it."""
     longest = codec.encode(m.FindCoordinatorRequest("x" * 32_767), version)
     assert codec.decode(m.FindCoordinatorRequest, version, longest).key == "x" * 32_767
     with pytest.raises((ValueError, struct.error)):

@@ -1,4 +1,4 @@
-"""compatibility.md says which requests are served in which versions: it must be what the broker advertises."""
+"""compatibility.md lists which requests are served in which versions: exactly those that the broker advertises."""
 
 import re
 from pathlib import Path

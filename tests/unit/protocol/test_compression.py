@@ -1,4 +1,4 @@
-"""The codecs: round trips, both forms of snappy, and the bound on what comes out."""
+"""The codecs: round trips, both forms of snappy, and the limit on the decompressed size."""
 
 import contextlib
 import gzip
@@ -97,7 +97,7 @@ def test_gzip_of_several_members():
 
 
 def test_gzip_whose_last_member_is_empty_is_read_whole():
-    # Its trailer says 0 bytes: that is no size to grow from.
+    # Its trailer says 0 bytes, which is no size to start from.
     assert decompress(Compression.GZIP, gzip.compress(TEXT) + gzip.compress(b"")) == TEXT
 
 
@@ -123,7 +123,8 @@ def test_lz4_frames_have_the_header_that_java_writes():
 
 
 def into(codec, packed, room):
-    """What `decompress_into` puts into so much room, between bytes that it must leave alone; None as it says so."""
+    """What `decompress_into` writes into a room of this size, next to bytes that it must not touch; None if it returns
+    None."""
     target = bytearray(b"\xee" * (room + 2))
     count = decompress_into(codec, packed, memoryview(target)[1:-1])
     assert (target[0], target[-1]) == (0xEE, 0xEE)

@@ -1,4 +1,4 @@
-"""Frames on a connection: the bound on their length, and the header in front."""
+"""Frames on a connection: the limit on their length, and the header before the body."""
 
 import pytest
 

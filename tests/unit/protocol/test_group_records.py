@@ -112,7 +112,7 @@ def test_commits_of_older_kafkas(kind, version, tail, expected):
 def test_a_commit_is_read_as_it_was_written(metadata, expire_timestamp):
     value = m.OffsetCommitValue(5, 3, metadata, 1_000, expire_timestamp)
     if expire_timestamp != -1:
-        value.leader_epoch = -1  # version 1 has no place for it
+        value.leader_epoch = -1  # version 1 has no field for it
     record = OffsetCommitRecord(m.OffsetCommitKey("g", "t", 0), value)
     assert decode_record(*encode_record(record)) == record
 
@@ -128,9 +128,9 @@ def test_a_commit_that_expires_by_itself_is_written_in_version_1():
     ("key", "value"),
     [
         (b"\0\x09\0\1g", None),  # a kind that no Kafka has released
-        (b"\0\x03\0\1g", b"\0\x01\0\0\0\7\0"),  # a kind of others in a version that is yet to be invented
-        (b"\x7f\xff", None),  # a kind that is yet to be invented
-        (b"\0\2\0\1g", b"\0\x63whatever"),  # a known kind in a version that is yet to be invented
+        (b"\0\x03\0\1g", b"\0\x01\0\0\0\7\0"),  # another group's kind in a future version
+        (b"\x7f\xff", None),  # a future kind
+        (b"\0\2\0\1g", b"\0\x63whatever"),  # a known kind in a future version
     ],
 )
 def test_what_is_not_known_is_kept_as_it_is(key, value):
@@ -204,7 +204,7 @@ PARTITIONS = st.integers(0, 2**31 - 1)
     st.sampled_from([1, 62, 63, 64, 65, 4_000, 4_090, 4_095, 4_096, 8_191, 8_192]),
 )
 def test_commits_of_one_request_are_written_as_one_by_one(group, topic, values, before):
-    """In one step, because commits are most of what is written: the bytes are the same, also behind other records."""
+    """In one step, because most records are commits: the bytes are the same, also after other records."""
     commits = OffsetCommits(group, topic, values)
     together, one_by_one = BatchBuilder(), BatchBuilder()
     for batch in (together, one_by_one):

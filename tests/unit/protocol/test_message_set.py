@@ -1,4 +1,4 @@
-"""Message sets of magic 0 and 1, made into record batches: golden bytes, aiokafka as the writer, damage."""
+"""Message sets of magic 0 and 1, converted to record batches: golden bytes, aiokafka as the writer, damage."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def gzipped(data):
 
 
 def read(records):
-    """What the batches hold, each of them checked, as (offset, timestamp, key, value), and the error behind them."""
+    """The contents of the batches, each of them checked, as (offset, timestamp, key, value), and the error after
+    them."""
     made, error = to_batches(records)
     found = []
     for position, header in iter_headers(made):
@@ -128,7 +129,7 @@ def test_offsets_of_one_wrapper_may_be_far_apart(gap):
 def test_lz4_of_magic_0_has_a_wrong_checksum_of_its_header():
     frame = bytearray(bytes(lz4.compress(message(0, b"a"))))
     end = 6 + (8 if frame[4] & 8 else 0)
-    assert frame[end] == _xxh32(bytes(frame[4:end])) >> 8 & 0xFF  # cramjam's is right
+    assert frame[end] == _xxh32(bytes(frame[4:end])) >> 8 & 0xFF  # cramjam's checksum is correct
     frame[end] = _xxh32(bytes(frame[:end])) >> 8 & 0xFF if end < 16 else frame[end] ^ 0xFF
     assert read(message(0, bytes(frame), attributes=LZ4)) == ([(0, -1, None, b"a", 0)], None)
 

@@ -55,7 +55,7 @@ def tuples_of(batch):
 
 
 def patched(batch, position, value, *, fix_crc=True):
-    """`batch` with bytes replaced, and its CRC made to fit, so that only the other checks can find the damage."""
+    """`batch` with some bytes replaced and a matching CRC, so that only the other checks can find the damage."""
     damaged = bytearray(batch)
     damaged[position : position + len(value)] = value
     if fix_crc:
@@ -369,7 +369,7 @@ def test_a_wrong_number_of_records(count):
 
 
 def record_of(body):
-    """A batch of one record whose body (behind its length) is given as it stands."""
+    """A batch of one record with this body (everything after its length)."""
     batch = bytearray(build_batch([(0, b"k", b"v", [])])[:HEADER_SIZE] + varint(len(body)) + body)
     struct.pack_into(">i", batch, 8, len(batch) - LOG_OVERHEAD)
     return batch

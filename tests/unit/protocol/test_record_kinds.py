@@ -1,4 +1,4 @@
-"""Records of groups that muster does not coordinate: typed for readers, passed over by the coordinator."""
+"""Records of groups that muster does not coordinate: typed for readers, skipped by the coordinator."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_every_kind_is_read_as_it_was_written(kind: int, data: Any) -> None:
 @settings(max_examples=examples(30, quick=3), deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_broken_bytes_are_an_error_to_readers_alone(kind: int, data: Any) -> None:
-    """The coordinator passes over them as over all of that kind: nothing is raised, nothing is counted as broken."""
+    """The coordinator skips them like all of that kind: nothing is raised, nothing is counted as broken."""
     key, value = encode_typed(data.draw(typed_records(kind)))
     cut = key[: data.draw(st.integers(2, len(key) - 1))]
     with pytest.raises(ProtocolError):
@@ -78,10 +78,10 @@ def test_any_bytes_are_a_record_or_broken(kind: int, key: bytes, value: bytes | 
 @pytest.mark.parametrize(
     ("tags", "expected"),
     [
-        ("01" + "00" + "01" + "00", None),  # what Kafka writes for a member of the new protocol: a null is sent
-        ("00", g.ClassicMemberMetadata()),  # what is not sent has the defaults, in Kafka's own classes too
+        ("01" + "00" + "01" + "00", None),  # what Kafka writes for a member of the new protocol: null is sent
+        ("00", g.ClassicMemberMetadata()),  # fields that are not sent have their defaults, in Kafka's own classes too
         ("01" + "00" + "07" + "01" + "00001388" + "01" + "00", g.ClassicMemberMetadata(5_000)),
-        ("01" + "07" + "02" + "ffff", g.ClassicMemberMetadata()),  # a tag that is yet to be invented
+        ("01" + "07" + "02" + "ffff", g.ClassicMemberMetadata()),  # a future tag
     ],
 )
 def test_a_tagged_structure_that_may_be_null(tags: str, expected: g.ClassicMemberMetadata | None) -> None:

@@ -1,4 +1,4 @@
-"""Records read many at a time: always what the loop over single records reads, also where they are damaged."""
+"""Records read many at a time: always the same as the loop over single records reads, also if they are damaged."""
 
 import pytest
 from hypothesis import example, given, settings
@@ -22,7 +22,7 @@ alike = st.tuples(
     fields,
     headers,
     st.sampled_from([1, 1, 1, 2, 3]),  # from one offset to the next
-    st.sampled_from([0, 0, 1, 7, 200, 20_000, -3]),  # and from one time
+    st.sampled_from([0, 0, 1, 7, 200, 20_000, -3]),  # and from one time to the next
 )
 batches = st.lists(alike, min_size=1, max_size=5)
 starts = st.sampled_from([0, 1, 60, 8_100, 8_191, 8_192, (1 << 20) - 40])
@@ -39,7 +39,7 @@ def batch_of(parts, start=0, time=BASE, **more):
 
 
 def told(decode, data, header):
-    """What a decoder says of records: all their fields, or its error."""
+    """What a decoder returns for records: all their fields, or its error."""
     records = [Record.__new__(Record) for _ in range(header.record_count)]
     try:
         decode(data, header, records)
@@ -130,7 +130,7 @@ def test_another_count_than_there_are_records_is_told_as_by_the_loop(count):
 @example([b"k", b"kk"])
 @given(st.lists(st.binary(max_size=3), min_size=1, max_size=4))
 def test_a_shape_that_was_met_does_for_the_next_batch_and_no_other(keys):
-    # Records that begin with the same bytes and are as long, but are divided in another way.
+    # Records that begin with the same bytes and have the same length, but are divided differently.
     for key in keys:
         batch = batch_of([(70, key, b"v" * (10 - len(key)), (), 1, 0)])
         assert {(r.key, r.value) for r in read_records(batch)} == {(key, b"v" * (10 - len(key)))}
@@ -145,7 +145,7 @@ def test_shapes_are_not_kept_without_end(monkeypatch):
 
 
 def test_numbers_that_are_longer_than_they_need_be():
-    # No client writes them; they are read all the same.
+    # No client writes them; they are read anyway.
     records = []
     for offset in range(10):
         body = b"\0" + b"\x82\x80\0" + varint(offset)[:-1] + bytes((varint(offset)[-1] | 0x80, 0)) + b"\x02k\x02v\0"

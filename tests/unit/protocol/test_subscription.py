@@ -1,4 +1,4 @@
-"""Subscriptions and assignments of classic members, as a group's record has them: every version, and user data."""
+"""Subscriptions and assignments of classic members, as stored in a group's record: every version, and user data."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_any_bytes(data: bytes) -> None:
         (Subscription(["t"], user_data=PREVIOUS[:-4]), (OWNED, -1)),  # sticky as it was before Kafka 2.3
         (Subscription(["t"], OWNED[:1], user_data=PREVIOUS), (OWNED[:1], 7)),  # librdkafka's cooperative-sticky
         (Subscription(["t"], OWNED[:1]), (OWNED[:1], -1)),
-        (Subscription(["t"], user_data=b"rack=a"), ([], -1)),  # an assignor of somebody's own
+        (Subscription(["t"], user_data=b"rack=a"), ([], -1)),  # a user's own assignor
         (Subscription(["t"], user_data=PREVIOUS[:-1]), ([], -1)),
         (Subscription(["t"], user_data=PREVIOUS + b"\0"), ([], -1)),
         (Subscription(["t"], user_data=pack(">ii", -1, 7)), ([], -1)),

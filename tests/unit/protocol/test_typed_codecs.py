@@ -1,4 +1,4 @@
-"""The codecs of a compiled build are those that every process makes, with types: they do the same, compiled or not."""
+"""The codecs of a compiled build have the same source as the interpreted ones, with types: both behave the same."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _settings = settings(max_examples=examples(15, quick=3), deadline=None, suppress
 
 @pytest.fixture(scope="module")
 def typed(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    """The module as Python reads it, without a compiler."""
+    """The module run by Python, without a compiler."""
     path = tmp_path_factory.mktemp("typed") / "typed_codecs_of_a_test.py"
     path.write_text(module_source())
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -36,7 +36,7 @@ def typed(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
 
 
 def outcome(function: Any, *arguments: Any) -> Any:
-    """What a codec returns, or the kind of its error."""
+    """The result of a codec, or the type of its error."""
     try:
         return function(*arguments)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The virtual clock: order, cancelling, and where time stands."""
+"""The virtual clock: order, cancelling, and which time it shows."""
 
 import pytest
 

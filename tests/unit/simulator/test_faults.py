@@ -1,4 +1,4 @@
-"""What the simulated lives do to their consumers."""
+"""How the simulated lives treat their consumers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.simulator.faults import SIMPLE, Faults
 
 
 def test_a_place_goes_to_one_of_two_consumers_by_hand_that_wait_for_it():
-    """The first was closing, and crashed at that: both have its successor started. The other would come at the end of
-    the life, when all have left."""
+    """The first was closing, and crashed meanwhile: both events start its successor. The second one would start at the
+    end of the life, when all have left."""
     scenario = replace(Scenario.draw(Random(1)), topics={"t": 1}, simple=1)
     cluster = SimCluster(1, topics=scenario.topics, simple_groups=[SIMPLE])
     faults = Faults(cluster, scenario, Random(1))
@@ -36,7 +36,7 @@ def test_a_place_goes_to_one_of_two_consumers_by_hand_that_wait_for_it():
 
 @pytest.mark.parametrize("grows", [True, False])
 def test_a_static_member_may_have_the_share_of_one_that_knew_fewer_topics(grows, monkeypatch):
-    """A topic came while it was away: the group was shared out by what its place had said before."""
+    """A topic was created while it was away: the assignment was computed from its former subscription."""
     scenario = replace(Scenario.draw(Random(1)), topics={"t": 2}, restless=0)
     cluster = SimCluster(1, topics=scenario.topics)
     life = _Life(cluster, scenario, Random(1))

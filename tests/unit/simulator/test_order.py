@@ -1,4 +1,5 @@
-"""The order of a run: nothing is lost, files stay together, and each worker has slow ones first and quick ones last."""
+"""The order of a test run: no test is lost, files stay together, and each worker runs slow tests first and quick ones
+last."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ FILES = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6)), max_size=12)
 
 
 def collected(files: list[tuple[int, int]]) -> list[Any]:
-    """Tests of files that take so many seconds and have so many tests; a mark without a number means one second."""
+    """Tests in files that take this many seconds and have this many tests; a mark without a number means one second."""
     marks = [None, SimpleNamespace(args=()), SimpleNamespace(args=(2,)), SimpleNamespace(args=(3,))]
     return [
         SimpleNamespace(

@@ -1,4 +1,4 @@
-"""The books of a group's owners: what they take for wrong, and what only looks so."""
+"""The ledger of a group's owners: what it reports as wrong, and what only looks wrong."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ZERO = TopicPartition("t", 0)
 
 @dataclass
 class Member:
-    """A member as the books see it."""
+    """A member as the ledger sees it."""
 
     name: str
     member_id: str
@@ -33,7 +33,7 @@ class Member:
 
 
 def owns(books: Ownership, member: Member) -> None:
-    """The member has its share, and its listener is told of it."""
+    """The member has its assignment, and its listener has been called."""
     books.on_share(SyncGroupRequest("g", member.generation_id, member.member_id), SyncGroupResponse())
     books.assigned(member, [ZERO])
 
@@ -47,7 +47,8 @@ def test_two_owners_in_a_generation_are_one_too_many():
 
 
 def test_what_a_member_of_a_deleted_group_believes_says_nothing_of_the_next_group():
-    """It stands still while the group goes, goes on with its generation, and crashes before it hears of anything."""
+    """It is suspended while the group is deleted, continues with its old generation, and crashes before it learns of
+    anything."""
     books = Ownership(10)
     sleeper, other = Member("sleeper", "id-1", 2), Member("other", "id-2", 1)
     books.members.append(sleeper)
@@ -56,7 +57,7 @@ def test_what_a_member_of_a_deleted_group_believes_says_nothing_of_the_next_grou
     books.assigned(sleeper, [])
     for other.generation_id in (1, 2):
         owns(books, other)
-    # Having asked, it is of the next group like any other.
+    # After its next request it is a member of the new group like any other.
     sleeper.generation_id = 2
     with pytest.raises(InvariantError, match="other and sleeper own t-0"):
         owns(books, sleeper)

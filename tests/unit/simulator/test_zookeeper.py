@@ -1,4 +1,4 @@
-"""The in-memory ZooKeeper: what lags, what is lost, what ends. That its answers are ZooKeeper's is for the oracle."""
+"""The in-memory ZooKeeper: what lags, what is lost, what ends. The oracle checks that its answers are ZooKeeper's."""
 
 from __future__ import annotations
 
@@ -183,8 +183,8 @@ def test_an_own_ephemeral_znode_is_recognised_after_a_connection_loss(seed):
 
 
 def test_the_next_owners_ephemeral_znode_outlives_a_deletion_whose_answer_was_lost():
-    """The deletion is done, its answer is lost, another session creates the znode, and the deletion is tried again: by
-    a server that may not have heard of any of this."""
+    """The deletion is carried out, its answer is lost, another session creates the znode, and the deletion is retried:
+    at a server that may not have applied any of this."""
     lost = 0
     for seed in range(150):
         zookeeper = ensemble(seed, servers=3, lag_ms=60)
@@ -278,7 +278,7 @@ def test_a_plan_belongs_to_the_session_in_which_it_began():
 
 
 class Wait(zk.Ask[None]):
-    """An ask of another kind."""
+    """An ask of an unknown kind."""
 
 
 def test_a_multi_is_all_or_nothing_and_tells_the_first_error():

@@ -43,7 +43,7 @@ def test_both_kinds_of_watches_fire_when_a_znode_goes() -> None:
 
 
 def test_a_session_is_alive_since_what_was_answered_had_been_sent() -> None:
-    """The answer says nothing of the time since: the server may have stood still."""
+    """The answer proves nothing about the time since: the server may have been suspended."""
     zookeeper = SimZooKeeper(VirtualClock(), Random(1))
     session = zookeeper.connect("one", timeout_ms=6_000)
     zookeeper.settle()

@@ -1,4 +1,4 @@
-"""What the tests of the Spark source share here: a world in virtual time."""
+"""What the tests of the Spark source share: a world in virtual time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.spark_world import SparkWorld
 
 @pytest.fixture
 def worlds(tmp_path, monkeypatch):
-    """Makes worlds, and ends their queries however the test goes."""
+    """Creates worlds, and ends their queries however the test ends."""
     made: list[SparkWorld] = []
 
     def make(partitions=1, nodes=1, versions=None, records=0, **topics):

@@ -1,4 +1,4 @@
-"""Which partitions a batch read has, of a cluster as a table."""
+"""Which partitions a batch read has, for a cluster given as a table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ THERE = {"flights": [0, 1], "flights-old": [0], "old-flights": [0]}
 
 
 class Table:
-    """What `find_partitions` asks a cluster."""
+    """The part of a cluster that `find_partitions` uses."""
 
     def topics(self, names: Any = None) -> dict[str, list[int]]:
         return THERE if names is None else {name: THERE[name] for name in names}

@@ -1,4 +1,4 @@
-"""The word that a batch is done: who hears it, and where it cannot be heard."""
+"""The message that a batch is done: who receives it, and when it cannot be received."""
 
 import asyncio
 import json
@@ -17,21 +17,22 @@ END = {"v": 1, "seq": 4, "gen": 2, "claims": {"t": {"0": [1, 2]}}, "topics": {"t
 
 @pytest.fixture(autouse=True)
 def _own_folder(monkeypatch, tmp_path_factory):
-    """A socket's path may be no longer than some hundred characters, which `tmp_path` can have already."""
-    tmp_path_factory.getbasetemp()  # made now, or it would be made in the folder that goes with the first test
+    """A socket's path is limited to about a hundred characters, which `tmp_path` alone can reach."""
+    # Now, because otherwise it would be created in the folder that is removed with the first test.
+    tmp_path_factory.getbasetemp()
     with tempfile.TemporaryDirectory(prefix="word-") as folder:
         monkeypatch.setattr("tempfile.gettempdir", lambda: folder)
         yield
 
 
 async def _what_was_said():
-    """Let the loop look at its sockets, in which the word lies already."""
+    """Let the loop read its sockets, in which the message already is."""
     for _ in range(5):
         await asyncio.sleep(0)
 
 
 def while_listening(say, query="q"):
-    """What a query of that name hears."""
+    """The messages that a query with this name receives."""
 
     async def run():
         heard: list[tuple[str, bool]] = []
@@ -83,11 +84,11 @@ REPORT = {
 
 
 def test_the_jvm_is_asked_for_a_report_s_text_only(monkeypatch):
-    """Each further question would cost the JVM a millisecond, for each batch of every query of the session."""
+    """Each further call would cost the JVM a millisecond, for each batch of every query of the session."""
     monkeypatch.setattr(SparkContext, "_jvm", SimpleNamespace(PythonStreamingQueryListenerWrapper=lambda heard: heard))
     listener = ProgressListener()
     heard = listener._jlistener
-    assert listener._jlistener is heard  # the JVM knows it again when it is taken away
+    assert listener._jlistener is heard  # the JVM recognizes it when it is removed
     event = SimpleNamespace(progress=lambda: SimpleNamespace(json=lambda: json.dumps(REPORT)))
     calls = [heard.onQueryStarted, heard.onQueryProgress, heard.onQueryIdle, heard.onQueryTerminated]
     assert while_listening(lambda: [call(event) for call in calls]) == [(digest(END), False)]
@@ -161,7 +162,8 @@ PLANTED = {
 
 @pytest.mark.parametrize("planted", PLANTED.values(), ids=PLANTED)
 def test_what_another_user_has_put_in_the_folder_s_place_is_not_used(tmp_path, planted):
-    """The temporary folder is everybody's: a link there would have sockets made, and files removed, where it leads."""
+    """Everybody can write to the temporary folder: a link there would make sockets be created, and files removed, at
+    its target."""
     usual = socket_path("q")
     assert usual is not None
     usual.parent.rmdir()

@@ -1,4 +1,4 @@
-"""Which queries the tests begin again: those whose Python process Spark has not waited for, and no others."""
+"""Which queries the tests restart: those whose Python process Spark has not waited for, and no others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LATE = "[X] Python worker failed to connect back."
 
 
 class Ended:
-    """A query that has ended by an error."""
+    """A query that has ended with an error."""
 
     def __init__(self, error: str, progress: dict[str, Any] | None) -> None:
         self.lastProgress = progress

@@ -1,4 +1,5 @@
-"""Where logs begin and end: what is asked, which answers count, which positions are lost and who is waited for."""
+"""Where logs begin and end: what is requested, which answers count, which positions are lost and which leaders are
+waited for."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ AS_CONFIGURED = -1
 
 
 class Leaders(OffsetLookup):
-    """The questions, answered when the test says so."""
+    """The requests, answered when the test says so."""
 
     def __init__(self):
         self.queries: list[OffsetQuery] = []
@@ -43,7 +44,7 @@ class Leaders(OffsetLookup):
         return self.queries[-1]
 
     def asked(self, when, level=AS_CONFIGURED):
-        """The partitions that wait for an answer to a question of a kind."""
+        """The partitions that wait for an answer to a request of this kind."""
         queries = [query for query in self.queries if query.isolation_level == level]
         return sorted(p for query in queries for p, asked in query.open.items() if asked == when)
 
@@ -83,7 +84,7 @@ class Case:
         self.poll()
 
     def bounded(self, start, end, *partitions, after_ms=0):
-        """All are asked about, and answered."""
+        """All of them are requested, and answered."""
         for partition in partitions:
             self.leaders.answer(partition, end)
             if partition in self.leaders.asked(EARLIEST_TIMESTAMP):
@@ -98,7 +99,7 @@ class Case:
             self.poll()
 
 
-# --- one kind of question ---------------------------------------------------------------------------------------------
+# --- one kind of request ---------------------------------------------------------------------------------------------
 
 
 def lookup(*partitions):
@@ -150,7 +151,8 @@ def test_an_answer_without_an_offset_is_none():
     assert (asking.take(), asking.under_way(P0)) == ({}, False)
 
 
-# --- what is asked, and how fresh it is -------------------------------------------------------------------------------
+# --- what is requested, and how fresh the answers are
+# -------------------------------------------------------------------------------
 
 
 def test_nothing_is_asked_before_spark_asks():
@@ -171,7 +173,7 @@ def test_ends_are_fresh_when_both_ends_are_heard_since_a_time():
     assert case.bounds.missing(since) == [P0, P1]
     case.leaders.answer(P0, 9)
     case.poll(1)
-    assert case.bounds.missing(since) == [P0, P1]  # where P0 begins is not known
+    assert case.bounds.missing(since) == [P0, P1]  # the beginning of P0 is not known
     case.leaders.answer(P0, 0, EARLIEST_TIMESTAMP)
     case.poll(1)
     assert case.bounds.missing(since) == [P1]
@@ -221,7 +223,7 @@ def test_what_gives_no_answer_for_long_is_not_waited_for(when):
     assert case.bounds.next_deadline(case.now) == case.now + 1
     case.poll(1)
     assert (case.bounds.held_up(case.now), case.bounds.fresh(since, case.now)) == ({P1}, True)
-    assert not case.bounds.fresh(case.now, case.now)  # P0 is waited for: it answers
+    assert not case.bounds.fresh(case.now, case.now)  # P0 is waited for, because it answers
 
 
 def test_what_is_held_up_is_reported_once_and_again_when_it_is_back():
@@ -300,7 +302,7 @@ def test_the_topic_of_a_doubtful_position_is_looked_up_as_well():
     assert not case.metadata.update_pending
     case.want(1)
     case.bounded(0, 9, P0)
-    assert case.metadata.update_pending  # it may be another one by now
+    assert case.metadata.update_pending  # it may be another topic by now
 
 
 def test_an_end_before_the_position_is_looked_at_as_often_as_it_takes():
@@ -323,7 +325,7 @@ def test_an_end_before_the_position_is_looked_at_as_often_as_it_takes():
 def test_a_loss_continues_at_a_beginning_that_was_looked_up_after_the_doubt():
     case = doubtful()
     case.look_again(P0, *[9] * (DOUBT_TRIES + 1))
-    assert case.bounds.in_doubt == [P0]  # the log may be another by now: where it begins is asked again
+    assert case.bounds.in_doubt == [P0]  # the log may be another by now: its beginning is requested again
     case.leaders.answer(P0, 4, EARLIEST_TIMESTAMP)
     case.look_again(P0, 9)
     assert case.claims.positions() == {P0: 4}
@@ -338,7 +340,7 @@ def test_a_last_stable_offset_before_the_position_is_neither_a_loss_nor_a_lastin
         assert case.bounds.in_doubt == []
     case.want(1)
     case.bounded(0, 9, P0)
-    assert case.bounds.in_doubt == [P0]  # heard anew, doubted anew
+    assert case.bounds.in_doubt == [P0]  # new answer, new doubt
     assert case.claims.take_losses() == []
     case.look_again(P0, 9, 11)
     assert (case.bounds.in_doubt, case.claims.positions()) == ([], {P0: 10})
@@ -374,8 +376,8 @@ def test_nothing_is_judged_while_a_batch_is_under_way():
 
 @given(st.integers(0, 20), st.integers(0, 20), st.integers(0, 20), st.lists(st.integers(0, 20), max_size=5))
 def test_reading_continues_within_the_log_or_where_it_was(position, start, size, looks):
-    """Whatever the leader says and however often it changes its mind: no loss without as many looks as it takes, no
-    position outside of the log without a doubt, and never one that nobody named."""
+    """Whatever the leader says and however often it changes its mind: no loss before the full number of checks, no
+    position outside the log without a doubt, and never one that no answer contained."""
     case = Case({P0: position})
     end = start + size
     case.want()

@@ -1,4 +1,4 @@
-"""What is read of Spark's checkpoint folder."""
+"""What is read from Spark's checkpoint folder."""
 
 import json
 

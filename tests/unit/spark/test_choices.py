@@ -1,4 +1,4 @@
-"""Where reading begins and ends, as the options say it."""
+"""Where reading begins and ends, according to the options."""
 
 import pytest
 

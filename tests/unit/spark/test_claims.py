@@ -1,4 +1,4 @@
-"""A query's part in its group, by the rules at the head of claims.py: no Spark, no network, no clock."""
+"""A query's share of its group, by the rules at the top of claims.py: no Spark, no network, no clock."""
 
 import json
 

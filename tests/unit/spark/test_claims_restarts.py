@@ -1,4 +1,5 @@
-"""A query's part in its group over restarts, trimmed replays, and topics that come and go (rules: claims.py)."""
+"""A query's share of its group across restarts, trimmed replays, and topics that are deleted and created (rules:
+claims.py)."""
 
 import pytest
 
@@ -11,7 +12,7 @@ from tests.support.claims_query import P0, P1, P2, Query
 
 
 def finished_run(**how):
-    """A run whose batch [10, 60) of P0 is done; the group has not heard of it."""
+    """A run whose batch [10, 60) of P0 is done, but not committed in the group."""
     query = Query(**how).gains({P0: 10})
     query.batch(p0=60)
     return query
@@ -169,7 +170,7 @@ def test_a_note_has_the_number_of_the_last_batch_that_is_done():
 
 
 def test_nothing_is_committed_before_spark_has_said_where_the_query_stands():
-    """Under a name that is not the checkpoint's, it would hide that the last run's commit was lost."""
+    """With a name that is not the checkpoint's, it would hide that the last run's commit was lost."""
     again = Query(finished_run(name="q", notes_first=False).offset, name="new").gains({P0: 10}, "spark:q/0")
     assert again.commits() == {}
     assert again.asks(p0=100) == {0: (60, 100)}
@@ -192,7 +193,8 @@ def test_a_partition_is_not_read_before_the_group_has_its_start_under_the_query_
     assert query.asks() == {0: (10, 15)}
 
 
-# --- topics and partitions that come and go ---------------------------------------------------------------------------
+# --- topics and partitions that are deleted and created
+# ---------------------------------------------------------------------------
 
 
 def seen(query, topic_id, partitions):

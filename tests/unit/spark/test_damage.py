@@ -1,4 +1,4 @@
-"""Damaged batches: a task fails with their offsets, or says what it passes over. Never neither."""
+"""Damaged batches: a task fails with their offsets, or reports what it skips; never silently."""
 
 import struct
 from datetime import UTC, datetime
@@ -28,7 +28,7 @@ def batch(base, count, **flags):
 
 def reader(end, start=0, **settings):
     found: Any = RangeReader(FetchSettings(ClientConfig(), **settings), TopicPartition("t", 0), start, end)
-    found._send = lambda: None  # it asks no broker for more
+    found._send = lambda: None  # it requests no more from brokers
     return found
 
 

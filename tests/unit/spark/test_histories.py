@@ -1,4 +1,4 @@
-"""Whatever happens to a query, its group and its topic, in whatever order: nothing is passed over without a word.
+"""Whatever happens to a query, its group and its topic, in whatever order: nothing is skipped silently.
 
 A world of one topic, one query that is killed at any moment, another member, an operator. Logs grow, lose their tail or
 their beginning, are deleted and created again. The group takes commits by the topic's name, as older brokers
@@ -55,7 +55,7 @@ class World:
         self.sink = {}  # checkpoint and batch -> records written by it: the sink is idempotent by batch
         self.others_read = []
         self.told = []
-        self.skipped = set()  # by the operator's will, or there before the beginning
+        self.skipped = set()  # because the operator wanted it, or before the query began
         self.resets = []  # those of `set_to`: partition, offset, and how many batches were done
         self.runs = 0
         self.start_query()
@@ -74,7 +74,7 @@ class World:
         self.notice()
 
     def read(self):
-        """Plan the batch and run its tasks, as often as it takes: it is the same each time."""
+        """Plan the batch and run its tasks; every repetition reads the same."""
         end = json.loads(self.spark_log[-1])
         then = from_json(end).topics.get("t")
         records = []
@@ -105,7 +105,7 @@ class World:
         self.look_up()
 
     def notice_late(self):
-        """The metadata is that of a broker which does not know yet that the topic was created again."""
+        """The metadata is from a broker that does not know yet that the topic was created again."""
         if self.topic > 1:
             self.noticed = self.topic - 1
             self.claims.seen({"t": TopicState(f"id{self.noticed}", 2)})
@@ -160,7 +160,7 @@ class World:
             self.running = None
 
     def hear(self):
-        """The query is told that its last batch is done, before Spark asks for the next."""
+        """The query learns that its last batch is done, before Spark asks for the next."""
         if self.running is None and self.spark_log:
             self.claims.finished(json.loads(self.spark_log[-1]))
 
@@ -170,12 +170,13 @@ class World:
             self.look_up()
 
     def send_commit(self):
-        """A commit is on its way."""
+        """A commit is sent."""
         offsets = self.claims.to_commit().items()
         self.sent.append({p: (offset, self.claims.epoch(p), self.terms[p]) for p, offset in offsets})
 
     def commit_arrives(self, *, acknowledged=True):
-        """The group takes what it was sent first, if the query has had the partitions all the time since."""
+        """The oldest sent commit arrives in the group, and counts if the query has had the partitions all the time
+        since."""
         for partition, (offset, epoch, term) in (self.sent.pop(0) if self.sent else {}).items():
             if partition in self.logs and term == self.terms[partition]:
                 self.committed[partition] = offset.offset, offset.metadata
@@ -188,7 +189,7 @@ class World:
             self.commit_arrives(acknowledged=acknowledged)
 
     def commit_unheard(self):
-        """The group takes a commit; the answer is lost."""
+        """The group accepts a commit; the answer is lost."""
         self.commit(acknowledged=False)
 
     def crash(self):
@@ -222,7 +223,7 @@ class World:
         self.look_up()
 
     def gain_unheard(self):
-        """The group's offsets are not looked up yet."""
+        """The group's offsets have not been looked up yet."""
         self.claims.assigned(self.fence(self.free()))
 
     def gain_one(self):
@@ -230,7 +231,7 @@ class World:
         self.look_up()
 
     def hand_over(self):
-        """A drain in good order."""
+        """A drain that completes."""
         self.claims.drain(self.claims.owned(), FAR)
         self.claims.revoked(self.fence(self.claims.owned() if self.claims.may_give_up(0) else []))
 
@@ -256,7 +257,7 @@ class World:
     def other_leaves(self):
         self.other = {}
 
-    # --- what happens to the topic, and the operator -----------------------------------------------------------------
+    # --- the topic and the operator -----------------------------------------------------------------
 
     def produce(self):
         for log in self.logs.values():
@@ -300,7 +301,7 @@ class World:
             self.logs[missing[0]] = Log()
 
     def recreate(self):
-        """The group's offsets go with the topic, as Kafka has it. The query may hear of it late."""
+        """The group's offsets are deleted with the topic, as in Kafka. The query may learn of it late."""
         self.create(self.logs or (P0, P1))
         self.committed = {}
 
@@ -309,8 +310,8 @@ class World:
         self.committed = {}
 
     def recreate_with_offsets(self):
-        """The group's coordinator moves meanwhile, so the query's commits stay. Others' would too, but do not say which
-        topic they are about: they are left out."""
+        """The group's coordinator moves meanwhile, so the query's commits survive. So would others', but theirs do not
+        say which topic they are about: they are left out."""
         self.create(self.logs or (P0, P1))
         self.committed = {partition: found for partition, found in self.committed.items() if found[1]}
 
@@ -327,7 +328,7 @@ class World:
             log.start, log.records = log.start + len(log.records[:2]), log.records[2:]
 
     def cut_off(self):
-        """Logs lose their tail, and are looked at before they have grown again: nothing tells afterwards."""
+        """Logs lose their tail, and are checked before they have grown again: afterwards nothing would show it."""
         if self.running is None and set(self.claims.positions()) == set(self.logs):
             for log in self.logs.values():
                 log.records = log.records[:-2]
@@ -338,7 +339,7 @@ class World:
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def settle(self, triggers=300):
-        """Everything runs to its end in good order."""
+        """Everything is completed in an orderly way."""
         self.put_up_with_losses()
         self.other_leaves()
         self.notice()
@@ -376,7 +377,7 @@ def play(actions, **how):
 
 
 def histories(*actions):
-    """Each of a few kinds of actions: what takes four of them in order is rare among thirty."""
+    """Sequences of a few kinds of actions each: a bug that takes four of them in order is rare among thirty."""
     few = st.lists(st.sampled_from(actions), min_size=1, max_size=12, unique=True)
     return few.flatmap(lambda some: st.lists(st.sampled_from(some), max_size=60))
 
@@ -439,7 +440,7 @@ RUNS = st.tuples(
 
 
 def batches_with(world, partition, offset, first):
-    """In how many batches, from the one with this number on, the sink has the record."""
+    """The number of batches, from this batch number on, in which the sink has the record."""
     (record,) = world.logs[partition].between(offset, offset + 1)
     return sum(record in records for (_, batch), records in world.sink.items() if batch >= first)
 
@@ -495,7 +496,7 @@ def test_a_topic_that_is_created_again_is_always_told_and_read_whole(before, rec
 )
 @example(("set_to_latest", "gain"), "recreate", ["commit_unheard", "lose"], "earliest")
 def test_a_commit_about_a_former_topic_hides_nothing_of_the_new_one(before, recreate, afterwards, starting):
-    """Whoever finds it: the query itself, its next run, or a query with a new checkpoint."""
+    """Whichever notices it: the query itself, its next run, or a query with a new checkpoint."""
     world = World(starting)
     for action in ("trigger", "produce", *before, recreate, "produce", "produce", *afterwards):
         getattr(world, action)()

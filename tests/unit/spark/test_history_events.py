@@ -16,7 +16,7 @@ from tests.support.history_topic import Written, raw
 
 
 class Logs:
-    """A cluster's `__group_events`: where its partitions begin and end, of those that have a leader."""
+    """A cluster's `__group_events`: beginning and end of the partitions that have a leader."""
 
     def __init__(self, logs: dict[int, tuple[int, int]], fails: Exception | None = None) -> None:
         self._logs = {TopicPartition(EVENTS_TOPIC, partition): log for partition, log in logs.items()}

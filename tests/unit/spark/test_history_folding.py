@@ -1,4 +1,5 @@
-"""The history in Spark without Spark: what its functions make of packed rows, whole, in pieces, and with ticks."""
+"""The history in Spark without Spark: what its functions return for packed rows, complete, in pieces, and with
+ticks."""
 
 from __future__ import annotations
 
@@ -52,13 +53,13 @@ LATER_MS = 10**8
 
 
 def packed(records: list[Written], first: int = 0) -> list[dict[str, Any]]:
-    """What a task hands over."""
+    """The rows that a task passes on."""
     found = decode(raw(records, first))
     return pack(found.entries, found.counts, 0).to_pylist()
 
 
 def packed_events(events: list[Written], first: int = 0) -> list[dict[str, Any]]:
-    """What a task hands over of `__group_events`, a piece for each of its partitions."""
+    """The rows of `__group_events` that a task passes on, a piece for each of its partitions."""
     rows: list[dict[str, Any]] = []
     for partition in sorted({event.partition for event in events}):
         table = raw([event for event in events if event.partition == partition], first)
@@ -70,7 +71,7 @@ def packed_events(events: list[Written], first: int = 0) -> list[dict[str, Any]]
 def small(
     records: list[Written], end_ms: int, events: Iterable[Written] = (), limits: Limits = LIMITS
 ) -> dict[str, list[Any]]:
-    """What the rules say with nothing in between."""
+    """What the rules return without any steps in between."""
     rows = Rows()
     for chunk in chunks(decode(raw(records)).entries, None):
         state = rules.start(chunk.group, limits)
@@ -82,7 +83,7 @@ def small(
 
 
 def standings(records: list[Written], end_ms: int) -> dict[str, GroupStatus]:
-    """How things stand with each group at the end, of those that have something."""
+    """The status of each group at the end, if it has one."""
     found = {}
     for chunk in chunks(decode(raw(records)).entries, None):
         state = rules.start(chunk.group, LIMITS)
@@ -126,7 +127,7 @@ def tables(told: Iterator[tuple[str, bytes]]) -> dict[str, list[Any]]:
 
 
 class State:
-    """What Spark keeps for one key."""
+    """The state that Spark keeps for one key."""
 
     def __init__(self) -> None:
         self.kept: tuple[bytes] | None = None
@@ -148,7 +149,7 @@ class State:
 
 
 class Stream:
-    """The streaming engine: micro-batches, with the state that Spark keeps in between."""
+    """The streaming engine: micro-batches, with the state that Spark keeps between them."""
 
     def __init__(self, limits: Limits = LIMITS) -> None:
         self._limits = limits
@@ -202,7 +203,8 @@ TOLD = [name for name in CORPUS if name.endswith(".muster")]
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[list[Written], list[Written], list[int]]:
-    """Some recorded scenarios side by side in one log partition, what brokers told of them, and where it is cut."""
+    """Some recorded scenarios next to each other in one log partition, the brokers' events about them, and where it is
+    cut."""
     chosen = draw(st.lists(st.sampled_from(CORPUS) | st.sampled_from(TOLD), min_size=1, max_size=4, unique=True))
     records = recorded(chosen, 1)
     events = told(chosen, draw(st.integers(1, 3)))
@@ -223,7 +225,7 @@ def test_whole_in_pieces_and_as_a_stream_the_history_is_the_same(history, limits
     unread = list(enumerate(events))
     for begin, end in pairwise(bounds):
         there = records[begin:end]
-        # A tick says what has been read: nothing older comes behind it.
+        # A tick says what has been read: nothing older comes after it.
         following = min((record.timestamp_ms for record in records[end:]), default=end_ms)
         heard = [each for each in unread if each[1].timestamp_ms <= following]
         unread = unread[len(heard) :]
@@ -283,7 +285,7 @@ def test_a_group_that_has_nothing_left_is_forgotten():
     stream.batch([], len(records) + len(gone), ends_ms + LATER_MS)
     assert not any(state.exists for state in stream.states.values())
     assert not stream.open
-    assert stream.looks  # which has what was open taken away, though there is no group any more
+    assert stream.looks  # for the removal of rows that were open, although the group no longer exists
     ended = [row for row in stream.tables()["generations"] if row.group in groups]
     assert all(row.ended_ms is not None for row in ended if row.kind is not GroupKind.OFFSETS_ONLY)
     stream.batch([], len(records) + len(gone), ends_ms + 2 * LATER_MS)
@@ -372,7 +374,7 @@ def test_packed_entries_know_which_commits_were_made_in_transactions():
 
 
 def test_a_slot_is_the_same_in_every_process():
-    """A checkpoint depends on it."""
+    """Checkpoints rely on it."""
     assert [slot_of(name) for name in ("orders", "billing", "é", "")] == [6, 2, 6, 0]
 
 

@@ -1,4 +1,5 @@
-"""The judge of the history's soak can fail: each row that is lost, doubled or another is seen, and nothing else is."""
+"""The judge of the history's soak test can fail: each row that is lost, doubled or different is reported, and nothing
+else is."""
 
 from __future__ import annotations
 
@@ -71,7 +72,7 @@ def ended(how: str, code: int, said: str = "", *, shaken: bool = False) -> Facts
     "facts",
     [
         GOOD,
-        # When it was looked.
+        # Only the time of the sample differs.
         written(lag=(lag(0, at_ms=50, lag_ms=None), lag(1))),
         ended("kill", -9),
         ended("kill_driver", -9),
@@ -115,7 +116,7 @@ def test_a_row_that_is_lost_or_doubled_or_made_up_is_seen_in_each_table(table):
         (written(rebalances=(rebalance(1), rebalance(2, confidence=0.5))), "g 2 2000 is another: confidence is 0.5"),
         (written(generations=(generation(1), generation(2, leader="m"))), "g 0 20 is another: leader is 'm'"),
         (written(notes=(note(1), note(2, previous_offset=4))), "is another: previous_offset is 4, should be 5"),
-        # One and the same row of the topic, closed and open.
+        # The same row of the topic twice, closed and open.
         (
             written(generations=(*WHOLE.generations, generation(1, ended_ms=9))),
             "g 0 10 is there 1 times and should not",

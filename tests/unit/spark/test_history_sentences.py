@@ -1,4 +1,4 @@
-"""What is told of an error of Spark's: one sentence, also of processes that are gone; and how a stopped batch ends."""
+"""How an error of Spark's is reported: one sentence, also for processes that are gone; and how a stopped batch ends."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ SPARKS = re.compile(
 
 
 def batch_that_fails(text: str) -> str:
-    """What Spark is told of a batch whose writing has failed with this text."""
+    """What Spark gets for a batch whose writing has failed with this text."""
 
     @stoppable
     def write() -> None:

@@ -1,4 +1,4 @@
-"""Where a batch of the history ends, and for which log partitions time passes with it: the rule alone."""
+"""Where a batch of the history ends, and for which log partitions it moves the time forward: only the rule."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BEFORE = {"of": 3, "read": {"0": [0, 4]}}
 
 
 def read_to(positions: dict[int, int], seq: int = 1) -> dict[str, Any]:
-    """The source's own offset, read to these positions."""
+    """The source's own offset, read up to these positions."""
     claims = {TopicPartition(OFFSETS_TOPIC, partition): Claim(0, end) for partition, end in positions.items()}
     return to_json(QueryOffset(seq, claims))
 
@@ -93,7 +93,7 @@ LOGS = st.dictionaries(st.integers(0, 3), st.integers(0, 5), max_size=4)
 
 @given(st.lists(st.tuples(LOGS, LOGS, st.booleans()), max_size=12))
 def test_time_never_goes_back_and_passes_only_after_what_was_read(looks):
-    """Of each look: how far it reads on, how much there is behind that, and whether time is to pass."""
+    """For each check: how far it reads on, how much there is after that, and whether time should pass."""
     start, positions, now_ms = offset(0, {}, {}, 0), dict[int, int](), NOW_MS
     for more, behind, is_due in looks:
         now_ms += 1
@@ -112,7 +112,7 @@ def test_time_never_goes_back_and_passes_only_after_what_was_read(looks):
 
 
 class PartitionEnds:
-    """A cluster with two log partitions, of which one has a leader."""
+    """A cluster with two log partitions, one of which has a leader."""
 
     def led(self, topics: list[str]) -> list[TopicPartition]:
         assert topics == [OFFSETS_TOPIC]

@@ -1,4 +1,4 @@
-"""The history in Spark of groups that no log has: what brokers told of them gives the rows of the small engine."""
+"""The history in Spark of groups without a log: the brokers' events yield the same rows as in the small engine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LATER_MS = 10**8
 
 
 def packed(events: list[tuple[int, Written]]) -> list[dict[str, Any]]:
-    """What tasks hand over, of events and their offsets."""
+    """What tasks pass on, for events with their offsets."""
     rows: list[dict[str, Any]] = []
     for offset, event in reversed(events):  # Spark keeps no order
         for batch in raw([event], offset).to_batches():
@@ -67,13 +67,13 @@ def test_a_member_that_joined_is_known_by_name_after_a_batch_without_events() ->
 @given(st.lists(st.sampled_from(TOLD), min_size=1, max_size=3, unique=True), st.data())
 def test_in_pieces_each_row_is_given_once(names: list[str], data: st.DataObject) -> None:
     events = told(names, data.draw(st.integers(1, 3)))
-    # What happens at once is read at once.
+    # Events with the same time are read together.
     between = [at for at in range(1, len(events)) if events[at - 1].timestamp_ms < events[at].timestamp_ms]
     in_pieces(events, sorted(data.draw(st.lists(st.sampled_from(between), max_size=4))))
 
 
 def in_pieces(events: list[Written], cuts: list[int]) -> None:
-    """Read the events in batches, and see that the rows are those of all of them read at once."""
+    """Read the events in batches, and check that the rows are the same as for all of them read at once."""
     stream = Stream(LIMITS)
     for begin, end in pairwise([0, *cuts, len(events)]):
         following = events[end].timestamp_ms if end < len(events) else events[-1].timestamp_ms

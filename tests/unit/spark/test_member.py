@@ -26,7 +26,7 @@ def test_a_batch_is_committed_when_spark_asks_for_the_next(worlds):
     query = world.query(maxOffsetsPerTrigger=70)
     begin_batch(world, query)
     world.run(20_000)
-    assert world.committed() == {0: 0, 1: 0}  # where it starts, under its name
+    assert world.committed() == {0: 0, 1: 0}  # its start, with its name
     query.finish()
     assert query.trigger()
     assert world.committed() == {0: 35, 1: 35}
@@ -106,7 +106,7 @@ def test_a_query_that_ends_in_a_batch_does_not_wait_for_its_word_for_long(worlds
 
 
 def test_the_next_batch_waits_for_the_commit_of_the_last_but_not_for_ever(worlds):
-    """A crash right after would else leave a batch in doubt that another member reads again."""
+    """Otherwise a crash right after it would leave a batch in doubt that another member reads again."""
     world = worlds(records=30)
     query = world.query(maxOffsetsPerTrigger=10)
     begin_batch(world, query)
@@ -233,7 +233,7 @@ def test_once_waits_for_a_rebalance_to_end_rather_than_end_the_query(worlds):
 
 @pytest.mark.parametrize("wrong", ["leaderless", "group"])
 def test_a_last_answer_that_cannot_be_given_is_an_error(worlds, wrong):
-    """To say that there is nothing to read would end the query in good order, with records unread."""
+    """Reporting that there is nothing to read would end the query without an error, with records unread."""
     world = worlds(2, records=10)
     query = world.query(join_timeout="20s")
     query.member.prepare_available_now()
@@ -265,7 +265,7 @@ def test_commits_that_fail_are_reported_once_hold_up_nobody_and_are_made_when_th
     for _ in range(20):
         drive(world, query)
     assert sum("could not commit offsets" in text for text in told(caplog)) == 1
-    assert query.count(OffsetCommitRequest) < 25  # a little later each time
+    assert query.count(OffsetCommitRequest) < 25  # with increasing intervals
     assert "committedBatch" not in query.member.group_progress()
     other.close()
     world.until(lambda: not world.cluster.alive)

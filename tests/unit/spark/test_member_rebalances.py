@@ -143,11 +143,11 @@ def test_a_running_batch_is_finished_and_committed_before_its_partitions_go(worl
 
 @pytest.mark.parametrize("state", [MemberState.PREPARING_REBALANCE, MemberState.COMPLETING_REBALANCE])
 def test_a_query_that_is_stopped_in_a_rebalance_commits_what_is_done_after_it(worlds, state):
-    """Its commit is refused while the group is joined anew: left at that, the batch would be read once more."""
+    """Its commit is refused while the member rejoins: without another attempt, the batch would be read again."""
     world = worlds(records=10)
     first = world.query(name="first")
     begin_batch(world, first)
-    first.finish()  # the commit log knows; the member hears of it when it is stopped
+    first.finish()  # the commit log knows; the member learns of it when it is stopped
     second = world.consumer()
     world.until(lambda: first.member._core.consumer.member_state is state, every_ms=1)
     assert world.committed() == {0: 0}
@@ -188,7 +188,8 @@ def test_no_batch_begins_while_partitions_are_given_up(worlds):
 
 
 def test_a_drain_looks_into_sparks_commit_log(worlds):
-    """Spark's trigger interval is an hour, and its word does not arrive: the other member is not to wait for it."""
+    """Spark's trigger interval is an hour, and its message does not arrive: the other member should not have to wait
+    for it."""
     world = worlds(2, records=10)
     first = world.query(name="first")
     begin_batch(world, first)
@@ -226,7 +227,7 @@ def test_a_drain_ends_at_its_deadline_and_before_the_broker_gives_the_member_up(
 
 
 def test_what_is_lost_in_a_batch_is_not_committed_over_its_next_owner(worlds):
-    """The member's network is cut: it is expelled, another reads on and commits; then it hears of it."""
+    """The member's network is cut: it is expelled, another continues reading and commits; then it learns of it."""
     world = worlds(2, records=10)
     first = world.query(name="first")
     begin_batch(world, first)
@@ -248,7 +249,7 @@ def test_what_is_lost_in_a_batch_is_not_committed_over_its_next_owner(worlds):
 
 
 def test_what_is_lost_in_a_drain_is_not_answered_for(worlds):
-    """The member drains, and is cut off until the group has expelled it: the revocation is not there to be answered."""
+    """The member drains, and is cut off until the group has expelled it: there is no revocation left to answer."""
     world = worlds(2, records=10)
     first = world.query(name="first", kafka_max_poll_interval_ms=20_000, drain_timeout="14s")
     begin_batch(world, first)

@@ -1,4 +1,5 @@
-"""The member as Spark calls it: leaders that are away, topics that come and go, where reading begins and goes on."""
+"""The member as Spark calls it: leaders that are unavailable, topics that are deleted and created, where reading begins
+and continues."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from tests.support.spark_world import begin_batch, drive, read_all, told
 P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
 
 
-# --- leaders that are away --------------------------------------------------------------------------------------------
+# --- leaders that are unavailable
+# --------------------------------------------------------------------------------------------
 
 
 def test_a_leaderless_partition_holds_up_itself_only_and_continues_where_it_was(worlds, caplog):
@@ -114,7 +116,7 @@ def test_a_topic_created_again(worlds, caplog, running, new):
 @pytest.mark.parametrize("name", ["q", "another"])
 @pytest.mark.parametrize("by_name", [True, False])
 def test_a_position_committed_in_the_former_topic_hides_nothing_of_the_new_one(worlds, name, by_name):
-    """The query finishes a batch, and is killed, before it has noticed. Brokers take its commit if they take names."""
+    """The query finishes a batch, and is killed, before it has noticed. Brokers accept its commit if it uses names."""
     world = worlds(versions={OffsetCommitRequest: 9, OffsetFetchRequest: 9} if by_name else None)
     world.produce(10)
     query = world.query(kafka_metadata_max_age_ms=300_000, failOnDataLoss="false")

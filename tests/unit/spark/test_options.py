@@ -1,4 +1,4 @@
-"""Options of the source: what is taken, and the sentences about what is not."""
+"""Options of the source: what is accepted, and the errors for the rest."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What one task reads: ranges one behind the other, with the next request always on its way."""
+"""How one task reads: ranges one after the other, with the next request always in flight."""
 
 import struct
 from types import SimpleNamespace
@@ -82,7 +82,7 @@ def test_nothing_is_sent_ahead_twice():
 
 
 def test_what_the_caller_does_with_records_is_not_waiting(monkeypatch):
-    """A sink may take minutes for the records of one answer: a broker that is away just then is still waited for."""
+    """A sink may take minutes for the records of one answer: a broker that is down just then is still waited for."""
     now = [0.0]
     clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda s: now.__setitem__(0, now[0] + s))
     monkeypatch.setattr(clusters, "time", clock)
@@ -101,7 +101,7 @@ def test_what_the_caller_does_with_records_is_not_waiting(monkeypatch):
 
 
 class Recorded:
-    """In place of a reader: what is asked of it, in order."""
+    """Replaces a reader: records its calls, in order."""
 
     said: list[str]
 

@@ -1,4 +1,4 @@
-"""What a query's progress tells: as JSON for Spark, and as a typed value again."""
+"""A query's progress: as JSON for Spark, and as a typed value again."""
 
 import dataclasses
 import json
@@ -19,7 +19,7 @@ GROUP = {"group": "g", "generation": 3, "rebalances": 1, "members": 2, "groupSta
 
 
 def told(found):
-    """A report of Spark's."""
+    """A report from Spark."""
     source = {"description": "PythonMicroBatchStream", "latestOffset": json.dumps(found), "numInputRows": 17}
     source |= {"inputRowsPerSecond": 8.5, "processedRowsPerSecond": 34.0}
     other = {"description": "RateStreamV2", "latestOffset": 42, "numInputRows": 3}

@@ -144,7 +144,7 @@ def test_a_wrapper_for_names_with_spaces(monkeypatch, tmp_path):
 
 @pytest.mark.slow
 def test_a_session_whose_workers_lack_muster_is_refused(tmp_path):
-    """Else the first query ends with pages that say: No module named 'muster'."""
+    """Otherwise the first query ends with pages of output that say: No module named 'muster'."""
     other = tmp_path / "python3"
     other.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # without site-packages
     other.chmod(0o755)

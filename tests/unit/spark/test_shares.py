@@ -74,6 +74,6 @@ def test_pieces_are_packed_into_few_tasks_of_about_one_size(sizes, most):
     assert len(tasks) == min(most, len(pieces))
     assert all(task == sorted(task) for task in tasks)
     loads = [sum(size for _, size in task) for task in tasks]
-    for task, load in zip(tasks, loads, strict=True):  # the smallest was put in last, when no task had less
+    for task, load in zip(tasks, loads, strict=True):  # the smallest piece was added last, when no task had less
         assert load - min(size for _, size in task) <= min(loads)
     assert pack(pieces, None, lambda piece: piece[1]) == [[piece] for piece in pieces]

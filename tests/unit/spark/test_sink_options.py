@@ -1,4 +1,4 @@
-"""What a writer may be told, and what the sentences are for what it may not."""
+"""The options of a writer, and the errors for what is not allowed."""
 
 from __future__ import annotations
 

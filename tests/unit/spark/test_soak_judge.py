@@ -1,4 +1,5 @@
-"""The judge of the soak can fail: each kind of loss and of forbidden repetition is seen, and nothing else is."""
+"""The judge of the soak test can fail: each kind of loss and of forbidden repetition is reported, and nothing else
+is."""
 
 from __future__ import annotations
 
@@ -47,9 +48,9 @@ def ended(facts, how, begun, done):
     [
         (GOOD, 0, 0),
         (replace(GOOD, ends=KILLED_IN_1, writes=AGAIN), 2, 0),
-        # Killed behind the write, before Spark's note, and never started again: another member has the batch, too.
+        # Killed after the write, before Spark's commit, and never started again: another member has the batch, too.
         (ended(SHARED, "kill", 1, 0), 0, 2),
-        # Between Spark's note and the group's commit.
+        # Between Spark's commit and the group's commit.
         (ended(SHARED, "term", 1, 1), 0, 2),
         (replace(SHARED, shaken=frozenset({A1})), 0, 2),
         # The commit of batch 1 was lost, and another member had the partition before the query came back.
@@ -78,11 +79,11 @@ def test_what_may_be(facts, again, shared):
         (replace(GOOD, ends=KILLED_IN_1, writes=(*GOOD.writes, Write(A1, 2, (2,)))), "other records in run 2 than its"),
         (replace(GOOD, writes=(*GOOD.writes[:2], Write(A2, 1, (4, 5, 5)))), "other records in run 1 than its plan"),
         (SHARED, r"2 records are in \(\('a', 1\), \('b', 0\)\): 2, 3"),
-        # Stopped in good order: what Spark has noted as done is committed.
+        # Stopped properly: what Spark has recorded as done is committed.
         (ended(SHARED, "stop", 1, 1), "2 records are in"),
         # A later batch was interrupted, not this one.
         (ended(SHARED, "kill", 2, 0), "2 records are in"),
-        # One query alone never has a record in two batches, whatever happens.
+        # A query that runs alone never has a record in two batches, whatever happens.
         (replace(TWICE, ends=LOST), r"2 records are in .*: 2, 3"),
         (replace(TWICE, ends=(End("a", 1, "stop", 2, 2), End("b", 1, "stop", -1, -1))), r"2 records are in .*: 2, 3"),
         (replace(GOOD, plans={**GOOD.plans, A2: SIX - {0, 1, 2}}, ends=KILLED_IN_1), r"1 records are in .*: 3"),

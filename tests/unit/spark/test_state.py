@@ -1,4 +1,4 @@
-"""Queries that keep state, in a group and with fixed shares: what is refused, by rule and in virtual time."""
+"""Queries that keep state, in a group and with fixed shares: what is refused, as rules and in virtual time."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_what_does_not_fit_the_state(happens, says):
     kept = QueryState()
     kept.read([P0, P1])
     happens(kept)
-    assert kept.take_broken(MISSING_MS) is None  # as long as the query is not known to keep any
+    assert kept.take_broken(MISSING_MS) is None  # as long as the query is not known to keep state
     kept.known = True
     broken = kept.take_broken(MISSING_MS)
     assert (broken is None) == (says is None)
@@ -254,7 +254,7 @@ def test_offsets_that_are_gone_end_a_query_with_state(worlds):
 
 
 def test_the_query_s_own_former_process_is_not_another_member(worlds):
-    """It is stopped in a batch, and started again before the process that was stopped has left the group."""
+    """It is stopped in a batch, and started again before the stopped process has left the group."""
     world = worlds(2)
     query = with_state(world)
     world.produce(10, partitions=(0, 1))
@@ -282,7 +282,8 @@ def test_without_fail_on_data_loss_it_is_a_warning(worlds, caplog):
 
 
 def test_state_is_known_from_the_word_and_stays_known_by_the_offsets(worlds):
-    """A checkpoint elsewhere cannot be looked into: Spark's driver says it, and the query's offsets keep it."""
+    """A checkpoint on another machine cannot be read: Spark's driver reports the state, and the query's offsets record
+    it."""
     world = worlds(2, records=10)
     query = world.query()
     begin_batch(world, query)

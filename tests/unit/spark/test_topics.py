@@ -1,4 +1,4 @@
-"""What a query knows of its topics over restarts (rules: topics.py)."""
+"""What a query knows about its topics across restarts (rules: topics.py)."""
 
 from itertools import pairwise
 
@@ -14,8 +14,8 @@ IDS = st.sampled_from(["", "a", "b", "c"])
 
 
 def looked_at(*views, before=None):
-    """A query that begins with `before` in its checkpoint and sees the topic `t` so, look after look; and what was
-    created again at each look."""
+    """A query that begins with `before` in its checkpoint and sees the topic `t` like this, one check after the other;
+    and what was created again at each check."""
     topics = QueryTopics()
     topics.restore({} if before is None else {"t": before})
     return topics, [topics.seen({"t": view}) for view in views]
@@ -27,8 +27,8 @@ def new(topics, count=4):
 
 @pytest.mark.parametrize("before", [None, TopicState("", 2)])
 def test_an_id_that_is_learned_later_makes_no_partition_new(before):
-    """Of a checkpoint from brokers or versions without ids: where `startingOffsets` is latest, the partitions that were
-    there are not read from their start."""
+    """A checkpoint from brokers or versions without ids: if `startingOffsets` is latest, the partitions that existed
+    then are not read from their start."""
     topics, again = looked_at(TopicState("", 2), TopicState("a", 3), before=before)
     assert again == [[], []]
     assert new(topics) == [False, False, True, True]

@@ -1,4 +1,4 @@
-"""The blocking connection of executors: how it begins with brokers of any age."""
+"""The blocking connection of executors: its handshake with brokers of any age."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SPOKEN = [ApiVersion(MetadataRequest.API_KEY, 0, 4)]
 
 
 def answers(listener: socket.socket, told: list[tuple[ErrorCode, list[ApiVersion]]], asked: list[int]) -> None:
-    """Answer one question after the other as a broker that speaks ApiVersions v1 at most."""
+    """Answer one request after the other like a broker that supports at most ApiVersions v1."""
     link, _ = listener.accept()
     with link, link.makefile("rb") as stream:
         for code, spoken in told:

@@ -1,4 +1,4 @@
-"""What a task leaves to the garbage collection that Spark's worker runs behind it: nothing of what is imported."""
+"""What a task leaves to the garbage collection that Spark's worker runs after it: nothing that was imported."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ print(*(knot() is None for knot in made))
 
 
 def test_no_garbage_is_frozen_for_ever() -> None:
-    """Of a task that makes the worker freeze, and what was in use then and is not any more."""
+    """Of a task that makes the worker freeze, and of objects that were in use then and no longer are."""
     done = subprocess.run([sys.executable, "-c", GARBAGE], capture_output=True, text=True, check=False)
 
     assert done.stdout.split() == ["True"] * 3, done.stderr
@@ -112,7 +112,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc's allocator is told to keep memory")
 def test_a_worker_has_the_memory_of_one_fetch_still_at_the_next() -> None:
-    """Pages that the system has to give anew: with large pages there are few of them, but not none."""
+    """Pages that the system has to allocate again: with large pages there are few of them, but not none."""
     given = []
     for in_a_worker in (True, False):
         code = KEEPS.format(in_a_worker=in_a_worker)

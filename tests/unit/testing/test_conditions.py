@@ -1,4 +1,4 @@
-"""What a wait wants of a group, and what it says is missing."""
+"""What a wait expects of a group, and what it reports as missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Error answers to requests that were not handled: an error for the whole, or beside each part that was named."""
+"""Error responses to requests that were not handled: one error for the whole, or one for each part that was named."""
 
 from __future__ import annotations
 

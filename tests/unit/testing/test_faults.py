@@ -1,4 +1,4 @@
-"""Faults as data: which requests they are about, when they strike, what is refused."""
+"""Faults as data: which requests they apply to, when they strike, what is refused."""
 
 from __future__ import annotations
 

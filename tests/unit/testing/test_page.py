@@ -1,4 +1,4 @@
-"""docs/testing.md names the fixtures, options, effects, fields and waits there are; test-broker.md the commands."""
+"""docs/testing.md lists all existing fixtures, options, effects, fields and waits; test-broker.md the commands."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ PAGE = "".join((DOCS / name).read_text() for name in ("testing.md", "reference/t
 
 
 def rows(head: str) -> list[list[str]]:
-    """The cells of the table whose head begins so."""
+    """The cells of the table whose header row begins with this."""
     [found] = re.findall(rf"^\| {head} \|.*\n\|[-| ]+\|\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
     return [[cell.strip() for cell in line[1:-1].split("|")] for line in found.splitlines()]
 
 
 def words(head: str) -> list[str]:
-    """The names in code of a table's first column."""
+    """The code names in a table's first column."""
     return [name for row in rows(head) for name in re.findall(r"`([^`]+)`", row[0])]
 
 
@@ -37,7 +37,7 @@ def test_fixtures() -> None:
 
 
 class Parser:
-    """What the plugin adds to pytest's options."""
+    """The options that the plugin adds to pytest."""
 
     def __init__(self) -> None:
         self.settings: dict[str, Any] = {}
@@ -92,7 +92,7 @@ def test_each_command_is_one(kafka: Kafka, command: str) -> None:
     refused = ""
     try:
         kafka.ask_all(method, path, {} if method == "POST" else None)
-    except MusterError as error:  # it wants a body, or there is no such fault or group
+    except MusterError as error:  # it needs a body, or there is no such fault or group
         refused = str(error)
     assert not re.search(r"is not a command|is not an operation", refused)
     with pytest.raises(MusterError, match="is not a command"):

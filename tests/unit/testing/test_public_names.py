@@ -1,4 +1,4 @@
-"""What users import of the testing kit: its names, their docstrings and types, and the same methods for asyncio."""
+"""What users import from the testing kit: its names, their docstrings and types, and the same methods for asyncio."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The file of a recording: what was written is read again; what is none, or is damaged, is refused by a sentence."""
+"""The file of a recording: what was written is read back; a file that is not one, or is damaged, gets a one-sentence
+error."""
 
 from __future__ import annotations
 
@@ -171,7 +172,7 @@ def test_a_recording_is_not_written_over_another_file(tmp_path: Path) -> None:
 
 
 def test_a_recording_that_is_too_large_ends_and_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its size is in bytes, of which a letter may have three."""
+    """The limit is in bytes, and a letter can have three."""
     monkeypatch.setattr(recording, "MOST_BYTES", 5_000)
     path = tmp_path / "large"
     into = recording.Writer(path, "a test", 0)

@@ -1,4 +1,4 @@
-"""A recording as a script: what is an act and what a mark, and when each is passed."""
+"""A recording as a script: which entries are acts and which are marks, and when each is passed."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_mark_holds_up_what_comes_after_it() -> None:
     assert acts(script, 500, group) == []
     assert script.waits_for == "no committed"
     group.reached.append(mark)
-    assert acts(script, 500, group) == []  # its gap of 20 ms begins where the mark is reached
+    assert acts(script, 500, group) == []  # its gap of 20 ms starts when the mark is reached
     assert acts(script, 519, group) == []
     assert acts(script, 520, group) == [30]
     assert script.differences == []
@@ -115,7 +115,7 @@ def test_a_generation_without_the_member_under_test_is_passed_over() -> None:
 def test_a_fault_is_added_before_its_request_comes_and_waited_for() -> None:
     fault, last = of(500, "struck", name="f", api="OffsetCommit", fault={}), record(500, 1)
     script, group = Script(Recording([record(0, 0), fault, last], COMPLETE), None), Group()
-    assert acts(script, 0, group) == [0, 500]  # its own time is that of the request
+    assert acts(script, 0, group) == [0, 500]  # it happens at the time of the request
     assert acts(script, 600, group) == []
     group.reached.append(fault)
     assert acts(script, 600, group) == [500]

@@ -1,4 +1,4 @@
-"""The listener of a blocking consumer of schemes 1 and 2: whatever it ends with, the rebalance hears of it."""
+"""The listener of a blocking consumer of schemes 1 and 2: however it ends, the rebalance learns of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PATIENCE_S = 30
 
 
 async def outcome(error: BaseException | None) -> Exception | None:
-    """What is raised for a listener that raises `error`."""
+    """The exception that the caller gets for a listener that raises `error`."""
 
     def listener(word: str) -> None:
         assert word == "told"
@@ -36,7 +36,7 @@ async def test_what_it_raises_is_raised() -> None:
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError()])
 async def test_one_that_ends_its_thread_is_not_waited_for_for_ever(error: BaseException) -> None:
-    """sys.exit() ends a thread without a word. Raised as it is, it would end the loop that the consumer works on."""
+    """sys.exit() ends a thread silently. Raised as it is, it would end the loop on which the consumer works."""
     found = await outcome(error)
     assert type(found) is MusterError
     assert str(found) == f"the listener ended with {error!r}"
@@ -44,7 +44,7 @@ async def test_one_that_ends_its_thread_is_not_waited_for_for_ever(error: BaseEx
 
 
 async def test_a_next_too_many_is_heard_of() -> None:
-    """No future and no coroutine takes a StopIteration."""
+    """A StopIteration can be set in no future and raised in no coroutine."""
     error = StopIteration(1)
     found = await outcome(error)
     assert type(found) is RuntimeError

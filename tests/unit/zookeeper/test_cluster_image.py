@@ -19,7 +19,7 @@ def world():
 
 
 def follow(world, image, name="one"):
-    """An image that is told of events and read after each."""
+    """An image that receives the events; it is read after each one."""
     session = world.session(name)
 
     def read(event):
@@ -40,7 +40,7 @@ def follow(world, image, name="one"):
 
 
 def test_an_image_learns_of_partitions_that_are_added(world):
-    """Their states come later, by another session: the image is that of a broker which is not the controller."""
+    """Their states are written later, by another session: the image belongs to a broker which is not the controller."""
     world.run(create_topic("t", TopicRegistration({0: [1]}, "A" * 22), {}))
     image = ClusterImage()
     catch_up = follow(world, image)
@@ -107,7 +107,7 @@ def test_an_image_leaves_alone_what_others_of_its_session_watch(world, path, cha
 
 
 def test_a_change_that_is_reported_before_the_answer_to_a_first_reading_is_not_lost(world):
-    """The session tells events and answers in order, but an answer is taken a moment later."""
+    """The session reports events and answers in order, but the caller gets an answer a moment later."""
     image = ClusterImage()
     told: list[object] = []
     world.session("one").listen(image.changed)

@@ -1,4 +1,4 @@
-"""The cluster's rules: tables of leaders, one controller, and turns that are broken off at every step."""
+"""The cluster's rules: tables of leaders, one controller, and turns that are interrupted at every step."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def world():
         ([1], state(1, 4), [], state(-1, 5, [1], 7)),
         ([1], state(-1, 5, [1]), [], None),
         ([1], state(-1, 5, [1]), [1], state(1, 6, [1], 7)),
-        # only what was in sync may lead, in the order of the replicas
+        # only replicas that were in sync may lead, in the order of the replicas
         ([1, 2, 3], state(1, 4, [3, 2, 1]), [2, 3], state(2, 5, [3, 2], 7)),
         ([1, 2], state(1, 4, [1]), [2], state(-1, 5, [1], 7)),
         ([1, 2], state(-1, 5, [1]), [2], None),
-        # a leader that is no replica any more
+        # a leader that is no longer a replica
         ([2], state(1, 4, [1, 2]), [1, 2], state(2, 5, [2], 7)),
     ],
 )
@@ -88,7 +88,8 @@ def test_one_broker_is_elected_and_each_has_an_epoch_of_its_own(world):
 
 
 def test_no_two_controllers_have_one_epoch(world):
-    """The sequence: a broker reads the epoch; another becomes the controller and is gone again; the first claims."""
+    """The sequence: a broker reads the epoch; another becomes the controller and disappears again; the first one
+    claims."""
     world.do(zk.Create(CONTROLLER_EPOCH, b"0"))
     plan = elect(1, 5)
     answer = world.do(next(plan))
@@ -111,7 +112,7 @@ def test_a_topic_is_deleted_once_however_often_it_is_asked_for(world):
 
 
 def test_ids_of_topics_are_ids_as_kafka_writes_them():
-    """Kafka's tools would take one that begins with '-' for an option."""
+    """Kafka's tools would mistake one that begins with '-' for an option."""
     ids = [cluster_scheme._id_of_creation("t", czxid) for czxid in range(500)]
     assert len(set(ids)) == 500
     assert not [each for each in ids if each.startswith("-")]
@@ -119,7 +120,7 @@ def test_ids_of_topics_are_ids_as_kafka_writes_them():
 
 
 def test_an_older_controller_writes_nothing_more(world):
-    """It was frozen, its session has ended, and it goes on in a new session with what it still believes."""
+    """It was frozen, its session has expired, and it continues in a new session with its old state."""
     term = world.run(elect(1, 5), "one")
     world.do(zk.Create("/brokers/ids/1", registration(1).encode(), ephemeral=True))
     world.run(create_topic("t", TopicRegistration({0: [1]}), {}))
@@ -231,11 +232,12 @@ def test_a_controller_that_another_has_followed_notices(world):
     assert member.term is None
 
 
-# --- broken off ------------------------------------------------------------------------------------------------------
+# --- interrupted ------------------------------------------------------------------------------------------------------
 
 
 def broken(plan, at, *, carried_out):
-    """The plan, whose ask number `at` loses its connection, before or after it was carried out; the number of asks."""
+    """The plan, whose ask number `at` loses its connection, before or after it was carried out; returns the number of
+    asks."""
     number = 0
 
     def one(what):
@@ -249,7 +251,7 @@ def broken(plan, at, *, carried_out):
 
 
 def settled(world, members):
-    """Turns until nobody has anything to do."""
+    """Turns until no coordinator has anything to do."""
     for _ in range(10):
         world.clock.advance(200)
         due = [member for member in members if not member.image.is_current or not member.is_registered]
@@ -298,7 +300,7 @@ def test_a_turn_that_is_broken_off_anywhere_is_made_good_by_the_next(monkeypatch
 
 
 def refused(plan):
-    """The plan, with each multi after the election refused as if another had written; how many were."""
+    """The plan, with each multi after the election refused as if another had written; returns how many there were."""
     multis = 0
 
     def one(what):

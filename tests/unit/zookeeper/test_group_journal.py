@@ -1,4 +1,5 @@
-"""The journal of one slot whose multis are carried out when the test says so: what it calls durable is in ZooKeeper."""
+"""The journal of one slot whose multis are carried out when the test says so: what it reports as durable is in
+ZooKeeper."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ class Znodes:
         return lambda: self.waiting.remove(one) if one in self.waiting else None
 
     def turn(self) -> None:
-        """Carry out all of the plan that has waited longest."""
+        """Carry out the whole plan that has waited longest."""
         plan, then = self.waiting.pop(0)
         outcome: Any = None
         try:
@@ -76,7 +77,7 @@ class Znodes:
         return None
 
     def records(self) -> dict[Any, Any]:
-        """All that is in the slot's znodes."""
+        """Everything in the slot's znodes."""
         found: dict[Any, Any] = {}
         for name in self.tree.get(groups_path(0)).children:
             path = f"{groups_path(0)}/{name}"
@@ -117,8 +118,8 @@ def group_of(group: str, generation: int | None) -> GroupMetadataRecord:
 
 
 def test_what_is_changed_again_while_it_waits_is_durable_with_the_last_change():
-    """The sequence: a multi is under way; a group commits twice meanwhile. The next multi has both commits, and none of
-    the two may be acknowledged before it is carried out."""
+    """The sequence: a multi is in flight; a group commits twice meanwhile. The next multi has both commits, and neither
+    may be acknowledged before it is carried out."""
     znodes = Znodes()
     journal, _ = loaded(znodes)
     assert journal.write(batch_of(offset_of("a", 0, 1)), 0) == 1
@@ -163,8 +164,8 @@ def test_a_znode_whose_offsets_have_gone_leaves_its_number_to_the_next(monkeypat
 
 @pytest.mark.parametrize("seed", range(12))
 def test_what_is_durable_is_there(seed: int, monkeypatch: pytest.MonkeyPatch):
-    """Whatever is written, and whenever the multis are carried out: of each record ZooKeeper has the last value that is
-    durable, or a later one. In the end a journal that is read has all."""
+    """Whatever is written, and whenever the multis are carried out: ZooKeeper has the last durable value of each
+    record, or a later one. In the end a journal that is read has everything."""
     monkeypatch.setattr(cached_znode, "OFFSETS_OF_A_ZNODE", 2)
     monkeypatch.setattr(group_store, "WRITES_OF_A_MULTI", 3)
     rng, znodes = Random(seed), Znodes()
@@ -205,8 +206,8 @@ def test_what_is_durable_is_there(seed: int, monkeypatch: pytest.MonkeyPatch):
 
 def test_what_a_successor_has_written_is_not_taken_for_ones_own():
     """The sequence: a multi is lost with the connection; the slot's epoch is still ours; another coordinator takes the
-    slot and writes the same znode once; the znode is looked at, and has the version that our write would have given it.
-    The epoch tells, if it is read after the znode."""
+    slot and writes the same znode once; the znode is read, and has the version that our write would have given it. The
+    epoch reveals it, if it is read after the znode."""
     znodes = Znodes()
     journal, _ = loaded(znodes)
     journal.write(batch_of(offset_of("a", 0, 1)), 0)
@@ -223,7 +224,7 @@ def test_what_a_successor_has_written_is_not_taken_for_ones_own():
         while True:
             asked += 1
             what = plan.send(znodes.do(what))
-            if asked == 2:  # between any two of its questions
+            if asked == 2:  # between any two of its requests
                 znodes.do(zk.Multi(zk.SetData(slot_epoch_path(0), b"2"), zk.SetData(f"{groups_path(0)}/a~0", b"newer")))
 
     with pytest.raises(FencedError):

@@ -1,4 +1,4 @@
-"""The groups' store in ZooKeeper: what is written where, in how many operations, and what a lost answer makes of it."""
+"""The groups' store in ZooKeeper: what is written where, in how many operations, and how a lost answer is handled."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def world() -> SlotWorld:
 
 
 def multis(world, act):
-    """The writes of each multi that is carried out for groups meanwhile, and what `act` returned."""
+    """The writes of each multi for groups that is carried out meanwhile, and the result of `act`."""
     found = []
     session = world.nodes[1].session
     submit = session.submit
@@ -129,7 +129,7 @@ def test_many_offsets_are_in_few_znodes(world):
 
 
 def test_what_does_not_fit_into_one_multi_goes_into_several(world):
-    """And every znode fits, though each offset has the longest metadata that is allowed, and got it later."""
+    """And every znode fits, even if each offset has metadata of the maximum length, added later."""
     world.topics.partitions["t"] = 1_000
     assert all_of(world, [commit_request("g", dict.fromkeys(range(400), 1))]) == [ErrorCode.NONE]
     request, rng = commit_request("g", dict.fromkeys(range(400), 2)), Random(1)
@@ -204,11 +204,11 @@ def test_group_ids_that_are_too_long_are_refused(world, length):
     assert world.znodes() == []
 
 
-# --- what may go wrong -----------------------------------------------------------------------------------------------
+# --- what can go wrong -----------------------------------------------------------------------------------------------
 
 
 def cut(world, act, after):
-    """Break the connection when the next multi for groups was sent: before it has arrived, or `after` it was carried
+    """Break the connection after the next multi for groups was sent: before it has arrived, or `after` it was carried
     out and before its answer is back."""
     node = world.nodes[1]
     submit = node.session.submit
@@ -244,7 +244,7 @@ def cut(world, act, after):
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("before", ["nothing", "a group"])
 def test_a_lost_answer(world, before, after):
-    """The commit waits, is settled when the connection is back, and the next one finds the right versions."""
+    """The commit waits, is settled when the connection is back, and the next one finds the correct versions."""
     if before == "a group":
         assert world.commit("g", 1) == 0
     assert cut(world, lambda: world.commit("g", 2), after) == 0
@@ -275,7 +275,7 @@ def test_while_zookeeper_is_away_commits_wait_then_are_refused_and_nothing_ackno
     fetched: list[Any] = []
     request = m.OffsetFetchRequest(groups=[m.OffsetFetchRequestGroup("g", topics=None)])
     node.submit(request, 8, fetched.append)
-    assert fetched == []  # it would tell what is not durable
+    assert fetched == []  # the answer would not be durable
     world.run(SESSION_MS)
     assert answers[0].topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
     assert fetched[0].groups[0].error_code == ErrorCode.NOT_COORDINATOR
@@ -299,7 +299,7 @@ def test_a_zookeeper_that_is_away_for_a_moment_costs_that_moment(world):
 
 
 def test_a_record_too_large_is_refused_before_anything_is_written(world):
-    """The last guard; a group is refused before, with a clear error."""
+    """The last safeguard; a group is refused earlier, with a clear error."""
     noise = Random(1).randbytes(1_000_000)
     journal = world.nodes[1].runtime._served[0].journal
     batch = BatchBuilder()
@@ -449,8 +449,8 @@ SET = zk.SetData("/muster/groups/0/g", b"new", 4)
 
 
 def test_a_multi_that_is_refused_after_a_loss_was_carried_out_if_the_version_says_so(world):
-    """The sequence: sent, the connection is lost, looked for and not there yet, sent again - and then the first one
-    arrives."""
+    """The sequence: sent, the connection is lost, the znode is read and not there yet, sent again - and then the first
+    one arrives."""
     plan = slot_plans.write_all(0, 1, (SET,))
     tree = world.zookeeper.tree
     operator = world.zookeeper.connect("operator")

@@ -1,4 +1,4 @@
-"""Names and contents of the znodes of groups: any text is a group id, and anything may stand in a znode."""
+"""Names and contents of the znodes of groups: any text is a group id, and a znode may contain anything."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What operators and other programs may do to the znodes of slots, coordinators and groups: it costs the slot that it
-is done to some time, other slots nothing, and ZooKeeper no storm of requests."""
+"""What operators and other programs may do to the znodes of slots, coordinators and groups: it costs the affected slot
+some time, other slots nothing, and causes no storm of requests to ZooKeeper."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.slot_world import SESSION_MS, SLOTS, SlotWorld
 
 
 class Operator:
-    """A session that writes what it likes."""
+    """A session that writes anything."""
 
     def __init__(self, world: SlotWorld) -> None:
         self.world = world
@@ -37,7 +37,7 @@ class Operator:
     def delete_all(self, path: str) -> None:
         for name in self.do(zk.GetChildren(path)):
             self.delete_all(f"{path}/{name}")
-        with suppress(zk.NotEmptyError):  # some of it is there again
+        with suppress(zk.NotEmptyError):  # some of it exists again
             self.do(zk.Delete(path))
 
 
@@ -55,7 +55,7 @@ def group_in(world: SlotWorld, slot: int) -> str:
 
 
 def commits_again(world: SlotWorld) -> None:
-    """Every slot has a coordinator that takes commits, and goes on where it was."""
+    """Every slot has a coordinator that accepts commits, and continues where it was."""
     for slot in range(SLOTS):
         group_id = group_in(world, slot)
         world.until(lambda group_id=group_id: world.owners(group_id) <= {1, 2} and world.commit(group_id, 2) == 0)
@@ -88,7 +88,7 @@ def test_an_epoch_that_is_deleted_is_made_anew_and_continues_from_where_it_was(w
 
 
 def test_a_slot_that_cannot_be_taken_holds_up_no_other(world):
-    """An ACL forbids it, say."""
+    """For example, an ACL forbids it."""
     gained: list[int] = []
     keeper = SlotKeeper(9, lambda slot, epoch: gained.append(slot), lambda slot: None, slots=SLOTS)
     for node_id in (1, 2):
@@ -131,7 +131,7 @@ def test_groups_of_a_slot_that_are_deleted_are_gone_and_the_slot_continues(world
 
 
 def test_an_owner_without_a_session_is_nobody(world):
-    """As a program that copies a tree makes of it what was ephemeral."""
+    """As left by a program that copies a tree without ephemeral znodes."""
     operator = Operator(world)
     for node_id in (1, 2):
         world.kill(node_id)
@@ -165,7 +165,7 @@ def test_a_coordinator_at_an_address_that_is_none_is_none(world, registration):
 
 
 def test_a_copy_of_a_znode_rewinds_nothing(world):
-    """An operator keeps what was there beside it."""
+    """An operator keeps the old content next to it."""
     group_id = group_in(world, 0)
     path = f"/muster/groups/0/{group_id}~0"
     operator = Operator(world)

@@ -1,4 +1,4 @@
-"""What other programs may have written: no member stops at it, and each says what it has passed over."""
+"""What other programs may have written: no member stops because of it, and each reports what it has skipped."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_thousands_of_topics_times_thousands_of_streams_do_not_fill_memory(strat
     assert len(watcher.reads) == 3_000
     register(world, "g_z", {"x.*": 10_000})
     world.rest(watcher, after_ms=60_000)
-    # The own thread is the first of 10,001. Of one partition range gives it to the first.
+    # The member's own thread is the first of 10,001. With one partition, range assigns it to the first.
     assert len(watcher.reads) == (3_000 if strategy == "range" else 1)
 
 
@@ -198,7 +198,7 @@ def test_a_partition_of_the_highest_number_is_read() -> None:
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin"])
 def test_a_topic_of_a_name_that_no_broker_takes_is_claimed_as_others_expect_but_not_read(strategy: str) -> None:
-    """A request that names it would be refused, and a loop over records ended by whatever wrote the znode."""
+    """A request that names it would be refused, and whoever wrote the znode could end a loop over records."""
     world = World()
     names = ["a b", "ü", "a:b", "%", "x" * 256]
     world.write(dict.fromkeys(names, 1))

@@ -1,4 +1,4 @@
-"""The chaos on muster's own brokers: its schedules have all there is, and the judge of topics can fail."""
+"""The chaos on muster's own brokers: its schedules contain everything, and the judge of topics can fail."""
 
 from __future__ import annotations
 

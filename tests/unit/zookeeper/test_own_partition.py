@@ -1,4 +1,4 @@
-"""A topic of which each broker leads a partition of its own: created by one, added to by the others."""
+"""A topic of which each broker leads its own partition: created by one broker, extended by the others."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_first_creates_it_and_others_add(world: World) -> None:
 
 
 def test_one_that_is_there_and_not_known_is_left_alone(world: World) -> None:
-    """It may be a user's."""
+    """It may belong to a user."""
     world.own(1, exists=False)
     world.own(2, exists=False)
     assert world.partitions == {0: [1]}
@@ -68,7 +68,7 @@ def test_one_that_is_gone_or_cannot_be_understood_is_left_alone(world: World, da
 
 
 def test_one_that_another_writes_meanwhile_is_read_again(world: World) -> None:
-    """Sequence: one reads it, another adds its partition, the first writes."""
+    """The sequence: one reads it, another adds its partition, the first writes."""
     world.own(3, exists=False)
     plan = own_partition("t", 1, True, {})
     read = next(plan)

@@ -29,7 +29,7 @@ from tests.support.scale import examples
 S, E = ServerAssignedState, ErrorCode
 
 
-# --- the way in ------------------------------------------------------------------------------------------------------
+# --- joining ------------------------------------------------------------------------------------------------------
 
 
 def test_a_member_joins_reads_after_the_committed_offsets_and_heartbeats() -> None:
@@ -294,7 +294,7 @@ def test_auto_commits_come_at_their_interval_and_one_at_a_time() -> None:
 
 
 def test_the_commit_before_a_join_has_half_a_session() -> None:
-    """The coordinator waits for a whole one, and goes on without the member."""
+    """The coordinator waits for a whole one, and then continues without the member."""
     solo = Solo().releasing()
     solo.turn(SESSION_MS // 2 - 1)
     assert not solo.asks(DraftJoinGroupRequest)
@@ -323,7 +323,7 @@ def test_a_member_without_a_coordinator_stays_one_and_heartbeats_at_the_next() -
 
 
 def test_the_next_coordinator_gets_a_heartbeat_at_once_though_none_is_due() -> None:
-    """It has read of the member, and counts its session from then on."""
+    """The coordinator has loaded the member, and counts its session from then on."""
     solo = Solo().stable()
     solo.beat(E.NONE).turn(3_000)
     solo.finds_coordinator = False
@@ -349,7 +349,7 @@ def test_no_good_heartbeat_for_the_session_timeout_loses_the_coordinator() -> No
 def test_a_join_that_is_parked_at_a_lost_coordinator_is_sent_again_and_its_answer_is_void() -> None:
     solo = Solo().begin()
     parked = solo.find(DraftJoinGroupRequest)
-    solo.turn(SESSION_MS)  # it asks whether the coordinator is still that
+    solo.turn(SESSION_MS)  # it asks whether the coordinator is still the same
     assert not solo.disconnected
     solo.finds_coordinator = False
     solo.turn(SESSION_MS)
@@ -368,7 +368,7 @@ def test_offsets_of_an_earlier_look_up_set_nothing_back() -> None:
     early = solo.find(m.OffsetFetchRequest)
     solo.waiting.remove(early)
     solo.beat(E.ILLEGAL_GENERATION)
-    solo.given(0, 1)  # the same share of the same generation again
+    solo.given(0, 1)  # the same assignment of the same generation again
     solo.finds_offsets = True
     solo.turn()
     solo.positions = {P0: 50}
@@ -450,7 +450,7 @@ def test_whatever_is_answered_the_member_asks_on_and_owns_only_while_it_is_in(
         assert solo.waiting or solo.member.next_deadline(solo.now) is not None, "it would never ask again"
         assert len(parked) <= len(story)
     solo.finds_coordinator = solo.finds_offsets = True
-    for _ in range(20):  # all is well again
+    for _ in range(20):  # everything is fine again
         for send in list(solo.waiting):
             solo.tell(send, any_answer(solo, send, E.NONE, generation))
         solo.turn(3_000)

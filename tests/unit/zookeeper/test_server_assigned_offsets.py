@@ -1,4 +1,4 @@
-"""Commits and look-ups of a member of scheme 2, where answers are late, or are not what was asked for."""
+"""Commits and lookups of a member of scheme 2, if answers are late, or do not match the request."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_partition_that_the_answer_does_not_name_is_not_committed() -> None:
 
 
 def test_nothing_is_read_before_all_offsets_are_known() -> None:
-    """One partition's offset is there, the other's not yet: to begin without it would skip or repeat records."""
+    """One partition's offset has arrived, the other's has not: starting without it would skip or repeat records."""
     solo = Solo()
     solo.finds_offsets = False
     solo.stable()
@@ -88,7 +88,7 @@ def test_a_look_up_of_the_user_has_its_time() -> None:
 
 
 def test_a_member_that_leaves_learns_when_it_must_look_again() -> None:
-    """The coordinator does not answer the LeaveGroup: nothing but its time ends it."""
+    """The coordinator does not answer the LeaveGroup: only its timeout ends it."""
     solo = Solo(enable_auto_commit=False).stable()
     left: list[int] = []
     solo.member.leave(solo.now, solo.now + 700, lambda: left.append(solo.now))

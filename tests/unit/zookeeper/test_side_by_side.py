@@ -1,4 +1,4 @@
-"""Plans that are carried out side by side: what goes out together, whose answer is whose, and what an error ends."""
+"""Plans that are carried out concurrently: what is sent together, whose answer is whose, and what an error ends."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def world() -> World:
 
 
 def asks(count: int, name: str = "x") -> Plan[list[Any]]:
-    """A plan that asks so often, and returns what it was told."""
+    """A plan that asks this many times, and returns the answers."""
     found = []
     for number in range(count):
         found.append((yield from ask(Exists(f"/{name}/{number}"))))  # noqa: PERF401 (no comprehension may yield)
@@ -64,7 +64,7 @@ def asks(count: int, name: str = "x") -> Plan[list[Any]]:
 
 
 def told(plan: Plan[Any], answer: Any = None) -> tuple[list[str], Any]:
-    """The paths that go out together, or the result."""
+    """The paths that are sent together, or the result."""
     try:
         what = next_ask(plan, answer)
     except StopIteration as done:
@@ -116,7 +116,7 @@ def test_an_error_is_raised_where_it_was_asked_for_and_ends_what_continues_besid
 
     plan = side_by_side(map(guarded, ("a", "b", "c")))
     assert len(told(plan)[0]) == 3
-    assert told(plan, ["a0", NoNodeError("/b/0"), "c0"])[0] == ["/a/1", "/c/1"]  # its own matter
+    assert told(plan, ["a0", NoNodeError("/b/0"), "c0"])[0] == ["/a/1", "/c/1"]  # its own error
     assert ended == ["b"]
     with pytest.raises(ConnectionLossError):
         told(plan, [ConnectionLossError("/a/1"), "c1"])

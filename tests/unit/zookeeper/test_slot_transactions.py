@@ -1,5 +1,5 @@
-"""Offsets in transactions, kept in ZooKeeper: what a coordinator reads is what the order of a log would have said,
-wherever its predecessor has ended."""
+"""Offsets in transactions, kept in ZooKeeper: a coordinator reads the state that the order of a log would give,
+wherever its predecessor stopped."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def new_shard() -> GroupShard:
 
 
 def read(znodes: Znodes) -> tuple[GroupJournal, GroupShard]:
-    """A journal that was read to its end, and the shard that it makes."""
+    """A journal that was read to its end, and the shard that results."""
     journal, shard = GroupStore(znodes, lambda: None, PartitionProducers).load(0, EPOCH), new_shard()
     while True:
         piece = journal.read(2)
@@ -113,7 +113,7 @@ def written(record: Any) -> tuple[bytes, bytes | None]:
 
 
 class Act(NamedTuple):
-    """Something that is done to a slot."""
+    """An operation on a slot."""
 
     kind: str
     producer_id: int
@@ -165,7 +165,7 @@ def test_what_is_read_is_what_was_decided(acts: list[Act], of_a_znode: int, of_a
 def test_a_coordinator_that_ends_within_a_marker_leaves_a_transaction_that_the_next_marker_ends(
     acts: list[Act], commit: bool, of_a_znode: int, of_a_multi: int, data: st.DataObject
 ) -> None:
-    """The marker is one multi or several; the coordinator of the transaction has had no answer, and sends it again."""
+    """The marker is one multi or several; the coordinator of the transaction has got no answer, and sends it again."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cached_znode, "OFFSETS_OF_A_ZNODE", of_a_znode)
         patch.setattr(group_store, "WRITES_OF_A_MULTI", of_a_multi)
@@ -185,7 +185,7 @@ def test_a_coordinator_that_ends_within_a_marker_leaves_a_transaction_that_the_n
             assert state(successor.shard) == state(slot.shard)
         open_before = state(successor.shard)[2]
         for place, value in state(slot.shard)[0].items():
-            # A part that is not there yet is unstable: nobody who asks for stable offsets reads around it.
+            # A part that is not there yet is unstable: a reader of stable offsets waits for it.
             assert state(successor.shard)[0].get(place) == value or 1 in open_before.get(
                 place, [1 if not commit else 0]
             )
@@ -238,7 +238,7 @@ def test_producers_are_held_to_the_rules_of_a_log() -> None:
     refused(ErrorCode.INVALID_PRODUCER_EPOCH, lambda: slot.mark(1, commit=True, epoch=4))
     refused(ErrorCode.INVALID_PRODUCER_EPOCH, lambda: slot.mark(1, commit=True, epoch=5, version=2))
     guard = slot.journal.begin_verification(2, 0, tv2=False, now=0)
-    slot.mark(2, commit=False)  # what it was verified for is over
+    slot.mark(2, commit=False)  # the transaction that it was verified for is over
     refused(ErrorCode.INVALID_TXN_STATE, lambda: slot.journal.write_transactional(batch, 0, 2, 0, guard))
     slot.mark(1, commit=True, epoch=6, coordinator_epoch=3, version=2)
     slot.mark(1, commit=True, epoch=6, coordinator_epoch=3, version=2)  # again: its answer was lost
@@ -320,7 +320,8 @@ def test_what_is_not_needed_is_not_kept() -> None:
 
 
 def test_producers_without_a_transaction_are_forgotten_after_a_day() -> None:
-    """As in a log (`producer.id.expiration.ms`), at the markers of others. The one with an open transaction is not."""
+    """As in a log (`producer.id.expiration.ms`), at other producers' markers. The one with an open transaction is
+    not."""
     slot, expiry = Slot(Znodes()), PRODUCER_EXPIRATION_MS
 
     def known() -> list[int]:
@@ -345,8 +346,8 @@ def test_producers_without_a_transaction_are_forgotten_after_a_day() -> None:
 
 
 def test_a_deleted_znode_is_kept_while_a_later_removal_from_it_is_not_written() -> None:
-    """The sequence: a marker's multi deletes the znode; while it is under way, the producer commits another offset, and
-    the transaction ends, too. Then the next offset belongs to the same znode: of one znode there are no two copies."""
+    """The sequence: a marker's multi deletes the znode; while it is in flight, the producer commits another offset, and
+    the transaction ends, too. Then the next offset belongs to the same znode: a znode never has two copies."""
     transactions = SlotTransactions("/groups", PartitionProducers())
     header = read_header(transactional_batch(batch_of(offset_of("a", 0, 1)), 1, 0))
 

@@ -1,4 +1,4 @@
-"""Which coordinator has which slot: shares, moves, doubt, sessions that end, and turns that are broken off at each
+"""Which coordinator has which slot: shares, moves, doubt, sessions that expire, and turns that are interrupted at each
 step."""
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def slot_with(world: SlotWorld, node_id: int) -> int:
     return next(iter(world.nodes[node_id].keeper.held))
 
 
-# --- which coordinator it should be ----------------------------------------------------------------------------------
+# --- which coordinator should have it
+# ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("coordinators", [{1, 2}, {1, 2, 3}, {4, 7, 100, 1001, 5}])
@@ -59,7 +60,7 @@ def test_nobody_has_slots_without_coordinators():
 
 
 def test_which_one_it_is_does_not_change_with_a_release():
-    """Coordinators of two releases may run beside each other, and must not take slots from each other for ever."""
+    """Coordinators of two releases can run at the same time, and must not keep taking slots from each other."""
     assert [preferred(slot, {1, 2, 3}) for slot in range(16)] == [3, 2, 2, 3, 1, 3, 2, 1, 2, 3, 1, 1, 1, 1, 2, 3]
 
 
@@ -137,7 +138,7 @@ def test_what_waits_for_a_slot_that_is_given_up_is_sent_on():
 
     world.until(given_up)
     assert world.commit(group_id, 1, node=first) == ErrorCode.NOT_COORDINATOR
-    assert first.keeper.owner(slot) is None  # vacant, or soon: nobody is sent back to where it was
+    assert first.keeper.owner(slot) is None  # vacant, or soon will be: nobody is sent back to the old coordinator
     world.settle()
     assert world.commit(group_id, 1) == 0
 
@@ -176,7 +177,7 @@ def test_one_that_stood_still_too_long_is_fenced_and_drops_what_it_held():
     world.settle()
     assert world.commit(group_id, 2, generation=generation, member_id=leader) == 0
     frozen.thaw()
-    # Its first turn: it believes in itself, and is asked by its clock whether it may.
+    # Its first turn: it still believes that it holds slots, and its clock tells it that it may not.
     assert frozen.keeper.held
     assert world.heartbeat(group_id, generation, leader, node=frozen) == ErrorCode.NOT_COORDINATOR
     assert world.commit(group_id, 3, generation=generation, member_id=leader, node=frozen) == ErrorCode.NOT_COORDINATOR
@@ -188,7 +189,7 @@ def test_one_that_stood_still_too_long_is_fenced_and_drops_what_it_held():
 
 
 def test_what_one_that_stood_still_had_decided_is_refused_by_zookeeper():
-    """The guard by the clock is left out: a commit that is under way when the process stops."""
+    """Without the check of the clock: a commit that is in flight when the process stops."""
     world = SlotWorld.settled(1, 2)
     group_id = next(name for name in map(str, range(99)) if world.slot_of(name) in world.nodes[1].keeper.held)
     assert world.commit(group_id, 1) == 0
@@ -228,8 +229,8 @@ def test_in_doubt_it_serves_nothing_and_continues_under_a_new_epoch():
 
 
 def test_a_session_that_was_in_doubt_for_a_moment_has_its_slots_again():
-    """The sequence: a process stands still for long, and a request asks its clock before anything was heard; then an
-    answer comes that proves the session alive, and nothing is ever told of a doubt."""
+    """The sequence: a process is suspended for long, and a request checks its clock before any event has arrived; then
+    an answer comes that proves the session alive, and no doubt is ever reported."""
     world = SlotWorld.settled(1)
     assert world.commit("g", 7) == 0
     node = world.nodes[1]
@@ -270,11 +271,11 @@ def test_an_answer_that_comes_with_the_doubt_gives_no_slot():
     assert (gained, keeper.held, keeper.owner(0)) == ([], {}, None)
     keeper.on_event(zk.SessionEvent.CONNECTED)
     world.zookeeper.carry_out(session, keeper.turn(HERE))
-    assert (gained, keeper.held) == ([1], {0: 1})  # nothing was ever sent under it
+    assert (gained, keeper.held) == ([1], {0: 1})  # nothing was ever sent in it
 
 
 def test_a_slot_that_another_session_has_is_served_no_more():
-    """The sequence: an operator deletes `owner`, and another coordinator takes the slot before this one has looked."""
+    """The sequence: an operator deletes `owner`, and another coordinator takes the slot before this one has checked."""
     world = SlotWorld()
     lost: list[int] = []
     keeper = SlotKeeper(1, lambda slot, epoch: None, lost.append, slots=1)
@@ -292,7 +293,7 @@ def test_a_slot_that_another_session_has_is_served_no_more():
 
 
 def advance(world, session, plan, what):
-    """Carry out what a plan asks for; what it asks for then."""
+    """Carry out what a plan asks for; returns what it asks for next."""
     try:
         answer = world.zookeeper.do(session, what)
     except zk.ZooKeeperError as error:
@@ -300,7 +301,7 @@ def advance(world, session, plan, what):
     return plan.send(answer)
 
 
-# --- whatever else ---------------------------------------------------------------------------------------------------
+# --- other cases ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("carried_out", [False, True])
@@ -328,7 +329,7 @@ def made_good(step, carried_out):
 
 
 def broken_off(world, session, plan, step, carried_out):
-    """Carry out a plan but for its n-th operation, whose answer is lost; False if there are not so many."""
+    """Carry out a plan except its n-th operation, whose answer is lost; False if there are fewer."""
     plan = one_by_one(plan)
     try:
         what = next(plan)
@@ -345,7 +346,7 @@ def broken_off(world, session, plan, step, carried_out):
 
 
 def lose_all(plan):
-    for _ in range(5):  # a plan may wait for the connection before it goes on
+    for _ in range(5):  # a plan may wait for the connection before it continues
         plan.throw(zk.ConnectionLossError())
 
 

@@ -1,4 +1,4 @@
-"""A ZooKeeper whose `jute.maxbuffer` was lowered: it closes the connection at a request that is too large for it."""
+"""A ZooKeeper with a lowered `jute.maxbuffer`: it closes the connection when a request is too large for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIMIT = 256 * 1024
 
 
 class SmallZooKeeper(SlotWorld):
-    """One coordinator, at servers that take no more than `limit` bytes at once."""
+    """One coordinator, with servers that take no more than `limit` bytes at once."""
 
     def __init__(self, limit: int = LIMIT) -> None:
         super().__init__(config=GroupConfig(group_initial_rebalance_delay_ms=0, offsets_topic_num_partitions=SLOTS))
@@ -44,7 +44,7 @@ def size_of(write: Write[Any]) -> int:
 
 
 def commit_until_taken(world: SlotWorld, request: Any) -> int:
-    """As a client does; how often it was refused."""
+    """Retry as a client does; returns how often it was refused."""
     refused = 0
     while True:
         answer = world.ask(world.nodes[1], request, 8)

@@ -1,4 +1,4 @@
-"""Expressions for names of topics: what is taken, what they match, and that none keeps a member busy."""
+"""Expressions for names of topics: which are accepted, what they match, and that none keeps a member busy."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_what_java_and_python_may_read_otherwise_is_refused(regex: str) -> None:
     "regex", ["(a+)+b", "(a|a)*b", "(a|aa)+b", "((((a+)+)+)+)+b", "(.*)*x", "(a?){30}a{30}x", "(a|a)" * 40, ".*" * 12]
 )
 def test_no_expression_takes_longer_than_a_bounded_number_of_steps(regex: str) -> None:
-    """Each of these would keep Python's and Java's matcher busy for years with these names."""
+    """Each of these would keep Python's and Java's matchers busy for years with these names."""
     names = ["a" * length for length in range(30, 60)]
     expected = {"a" * 40} if regex.startswith("(a|a)(") else set(names) if regex.endswith("*.*") else set()
     assert TopicExpression(regex).matching(names) == expected

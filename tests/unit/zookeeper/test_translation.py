@@ -1,4 +1,4 @@
-"""What goes to kazoo and comes from it, as values; and when a session is doubted."""
+"""Values on their way to kazoo and back; and when a session is doubted."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_versions_go_with_the_parts_of_a_multi() -> None:
 
 
 def test_a_session_is_doubted_after_two_thirds_of_its_timeout() -> None:
-    """A third is left for those that hold something by it to let go before another session has it."""
+    """A third is left, so that those who hold something in the session can let go before another session has it."""
     of = Link.__new__(Link)
     of.alive_at, of.timeout_ms = 100.0, 6_000
     assert session._doubted_at(of) == 104.0

@@ -1,4 +1,4 @@
-"""Parts as Kafka 0.8.2.2 computed them: a member that differs would claim what others hold."""
+"""Assignments as Kafka 0.8.2.2 computed them: a member that deviates would claim partitions that others hold."""
 
 from __future__ import annotations
 

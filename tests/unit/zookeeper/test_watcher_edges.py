@@ -1,4 +1,4 @@
-"""Rules of scheme 1 that show only when something comes at the wrong moment."""
+"""Rules of scheme 1 that matter only when something happens at the wrong moment."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_member_that_comes_back_leaves_what_others_have_claimed_meanwhile() ->
     world.do(zk.Delete(OWNER))
     world.do(zk.Create(OWNER, b"g_b-0", ephemeral=True))
     hand.asked.clear()
-    # It registers, finds the other's claim in its way, and tries again for as long as it may.
+    # It registers, finds the other member's claim in its way, and keeps trying for as long as it may.
     hand.before[zk.Delete] = pytest.fail
     plan = member.attend()
     answer = None
@@ -55,7 +55,7 @@ def test_an_offset_that_another_program_has_deleted_is_written_again() -> None:
 
 
 def test_an_offset_that_comes_while_it_is_created_is_written_over() -> None:
-    """The sequence: there is none yet; another member, which had the partition before, creates it in between."""
+    """The sequence: there is none yet; another member, the previous owner, creates it in between."""
     world, hand, member = alone()
 
     def created(what: zk.Create) -> bool:
@@ -83,7 +83,7 @@ def test_a_member_that_gave_up_tries_again_when_zookeeper_is_there_again() -> No
 
 
 def test_a_watch_that_zookeeper_refuses_is_set_later() -> None:
-    """An operator has closed the znode for a while: the member must not go on without the watch."""
+    """An operator has blocked access to the znode for a while: the member must not continue without the watch."""
     _, hand, member = alone()
     member.watched(changed("/consumers/g/ids"))
     plan = member.attend()
@@ -99,7 +99,7 @@ def test_a_watch_that_zookeeper_refuses_is_set_later() -> None:
 
 
 def test_the_offset_of_a_partition_that_came_back_is_what_the_group_has() -> None:
-    """Another member had it meanwhile, and moved on: the first one's own last commit says nothing."""
+    """Another member had it meanwhile, and advanced: this member's own last commit means nothing."""
     world, hand, member = alone()
     hand.carry_out(member.commit({T0: 7}))
     world.do(zk.SetData(OFFSET, b"12"))
@@ -107,5 +107,5 @@ def test_the_offset_of_a_partition_that_came_back_is_what_the_group_has() -> Non
     hand.positions = {}
     hand.carry_out(member.attend())
     assert hand.positions == {T0: 12}
-    hand.carry_out(member.commit({T0: 7}))  # the user has sought
+    hand.carry_out(member.commit({T0: 7}))  # the user has called seek
     assert world.data(OFFSET) == b"7"

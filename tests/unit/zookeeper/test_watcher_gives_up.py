@@ -1,4 +1,4 @@
-"""What the user of a member of scheme 1 is told of partitions that go."""
+"""What the user of a member of scheme 1 learns about partitions that it loses."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_what_is_released_while_the_session_ends_is_not_lost_as_well() -> None:
 
 
 def test_a_commit_in_the_users_listener_leaves_the_plan_that_waits_in_its_session() -> None:
-    """The session ends while the listener is called, and the listener commits behind it."""
+    """The session ends while the listener is called, and after that the listener commits."""
     _, hand, member = alone()
 
     def commits(what: Ask[Any]) -> bool:

@@ -63,7 +63,7 @@ def test_a_consumer_id_is_made_as_08_makes_it() -> None:
         ("rebalance_max_retries", 0),
         ("rebalance_backoff_ms", -1),
         ("zookeeper_session_timeout_ms", 0),
-        ("zookeeper_session_timeout_ms", 1 << 31),  # it is sent with 32 bits
+        ("zookeeper_session_timeout_ms", 1 << 31),  # it is sent in 32 bits
     ],
 )
 def test_wrong_settings_are_refused(name: str, value: Any) -> None:
@@ -128,7 +128,7 @@ def test_without_auto_commit_nothing_is_committed_by_a_rebalance() -> None:
 
 
 def test_a_change_between_the_answer_and_its_reading_is_not_lost() -> None:
-    """The watch is set, fires, and is told before the plan goes on with the answer."""
+    """The watch is set, fires, and is reported before the plan continues with the answer."""
     _, hand, member = alone()
     member.watched(changed("/consumers/g/ids"))
 
@@ -202,7 +202,7 @@ def test_a_session_that_expires_is_begun_anew_and_the_id_registered_again() -> N
     owner = world.zookeeper.tree.get("/consumers/g/ids/g_a").owner
     assert owner == watcher.session.session_id
     assert world.owners() == dict.fromkeys(range(4), "g_a-0")
-    # It did not commit for partitions that may have been another's by then: it began again where the group was.
+    # It did not commit for partitions that may have had another owner by then: it restarted from the group's offset.
     assert world.topics.twice()
 
 
@@ -251,7 +251,7 @@ def test_a_white_list_reads_topics_as_they_come() -> None:
     rebalances = watcher.member.rebalances
     world.write({"other2": 1})
     world.rest(watcher, after_ms=1_000)
-    assert watcher.member.rebalances == rebalances  # 0.8 does not rebalance for a topic that the list keeps out
+    assert watcher.member.rebalances == rebalances  # 0.8 does not rebalance for a topic that the list excludes
     world.write({"t2": 1})
     world.rest(watcher, after_ms=1_000)
     assert watcher.reads == {TopicPartition("t", 0), TopicPartition("t2", 0)}
@@ -340,7 +340,7 @@ def test_when_all_tries_have_failed_the_user_learns_it_and_may_come_back() -> No
 
 
 def test_a_try_that_zookeeper_refuses_leaves_no_claim_behind() -> None:
-    """roundrobin with members that read different things fails; what was owned before is free for others."""
+    """roundrobin with members that read different things fails; others can take what was owned before."""
     world = World()
     world.write({"u": 1})
     first = world.at_rest("a", partition_assignment_strategy="roundrobin")
@@ -485,7 +485,7 @@ def test_what_the_group_has_committed_is_known_of_any_partition() -> None:
 
 
 def test_a_commit_looks_neither_at_the_owner_nor_at_the_version() -> None:
-    """That is how 0.8 does it: a member that is behind sets the group back."""
+    """0.8 does the same: a member that lags behind sets the group back."""
     world, hand, member = alone()
     partition = TopicPartition("t", 0)
     hand.carry_out(member.commit({partition: 5}))
@@ -509,7 +509,7 @@ def test_leaving_commits_and_takes_id_and_owners_along() -> None:
 
 
 def test_the_next_owner_begins_where_the_last_one_committed() -> None:
-    """The offset is read after the claim. Before it, the former owner may not have committed yet."""
+    """The offset is read after the claim. Before that, the former owner may not have committed yet."""
     world = World(interval_ms=20)
     first = world.at_rest("a")
     world.clock.advance(2_000)

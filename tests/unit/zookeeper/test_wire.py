@@ -1,4 +1,4 @@
-"""Which message an answer on the wire proves to have arrived, however the bytes are cut."""
+"""Which message an answer on the wire proves to have arrived, wherever the bytes are cut."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def answer(xid: int, more: bytes = b"") -> bytes:
 
 
 class Pair:
-    """A wire whose bytes go out and come in as the test says, at the times that it says."""
+    """A wire whose bytes leave and arrive as the test says, at the times that it says."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
@@ -75,7 +75,7 @@ def test_an_answer_proves_the_time_at_which_its_request_was_sent(cuts, more):
         sent = []
         for xid in (1, 2, PING):
             pair.say(request(xid, more))
-            sent.append(pair.now - 1)  # no later than when its last piece went out
+            sent.append(pair.now - 1)  # no later than when its last piece was sent
         pair.hear(answer(1, more))
         pair.hear(answer(WATCH, more))
         pair.hear(answer(2, more) + answer(PING))

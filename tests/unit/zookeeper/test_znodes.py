@@ -1,4 +1,4 @@
-"""Kafka's znodes as real ones hold them, and what is made of data that no Kafka writes."""
+"""Kafka's znodes as real ones contain them, and how data that no Kafka writes is handled."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_broker_is_written_and_read_as_kafka_does(value: BrokerRegistration, d
 
 
 def test_a_broker_of_version_3_has_a_rack() -> None:
-    """0.10.0 added it: no other key is new."""
+    """0.10.0 added it, and no other key."""
     data = (
         b'{"jmx_port":9999,"timestamp":"2233345666","endpoints":["PLAINTEXT://host1:9092","SSL://host1:9093"],'
         b'"host":"localhost","version":3,"port":9092,"rack":"dc1"}'
@@ -88,7 +88,7 @@ def test_a_broker_may_name_its_listeners_and_have_none_that_is_plain() -> None:
 
 
 def test_a_broker_says_which_partitions_it_cannot_open() -> None:
-    """A key of ours, which Kafka passes over, and which is there only where there are such partitions."""
+    """muster's own key, which Kafka ignores, and which exists only if there are such partitions."""
     value, data = BROKERS[-1]
     named = value._replace(offline=frozenset({("id-b", 0), ("id-a", 12), ("id-a", 3)}))
     found = json.loads(named.encode())
@@ -174,7 +174,7 @@ def test_a_member_is_written_and_read_as_kafka_does(value: MemberRegistration, d
 
 
 def test_a_member_that_would_stop_every_java_consumer_is_recognized() -> None:
-    """0.8 reads each number with `toInt`: a timestamp as a number ends its rebalance."""
+    """0.8 reads each number with `toInt`: a timestamp that is a number ends its rebalance."""
     poison = b'{"version":1,"subscription":{"t1":1},"pattern":"static","timestamp":1795229792532}'
     found = znodes.read_member("/i", poison)
     assert isinstance(found, MemberRegistration)

@@ -1,4 +1,4 @@
-"""What the rules keep account of, where a mistake would be seen late: after elections, gaps, handovers and pauses."""
+"""What the core keeps track of, where a mistake would show late: after elections, gaps, handovers and pauses."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_the_leader_epoch_is_that_of_the_log_after_a_cut() -> None:
 
 def test_metadata_of_another_kind_is_not_believed() -> None:
     body = b64decode(encode(P0, 0, Done(16, (0, 1, 8)))[len(MARKER) :])
-    assert body[0] == 1  # bits, which would be gaps as well
+    assert body[0] == 1  # a bitmap, which would also be valid as gaps
     for kind in (b"\2", b"\3"):
         assert decode(P0, 0, MARKER + b64encode(kind + body[1:]).decode()) is None
 
@@ -155,7 +155,7 @@ def test_records_put_aside_go_with_their_partition() -> None:
     it.add(records(*range(100)))
     start(it)
     it.give_up([P0])
-    assert not any(it._queue._parked.values())  # else their records would be kept for ever
+    assert not any(it._queue._parked.values())  # otherwise their records would be kept forever
     it.assign(P0, None)
     it.add(records(*range(100)))
     first, *_ = start(it)
@@ -172,7 +172,8 @@ def test_many_partitions_have_some_room_each() -> None:
     assert it.poll_limit == 16
 
 
-# --- what fails while its partition goes -----------------------------------------------------------------------------
+# --- failures while the partition is given up
+# -----------------------------------------------------------------------------
 
 
 def test_what_fails_while_its_partition_goes_is_left_to_the_next_owner() -> None:

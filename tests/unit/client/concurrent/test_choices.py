@@ -1,4 +1,4 @@
-"""What the faces refuse, each in a sentence, and how they end when no broker is there."""
+"""What the faces refuse, each with a one-sentence error, and how they end if no broker is there."""
 
 from __future__ import annotations
 

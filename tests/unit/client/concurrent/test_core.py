@@ -1,4 +1,4 @@
-"""The rules of handling records many at a time, one by one."""
+"""The rules of handling many records at a time, one by one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def record(offset: int, key: bytes | None = None, partition: int = 0, epoch: int
 def core(
     given: Any = None, *, assigned: Any = (P0,), committed: OffsetAndMetadata | None = None, **rules: Any
 ) -> ConcurrentCore:
-    """One that has been given these records."""
+    """A core that has these records."""
     made = ConcurrentCore(Rules(**rules))
     for partition in assigned:
         made.assign(partition, committed)
@@ -35,13 +35,13 @@ def core(
 
 
 def keyed(keys: str, start: int = 0) -> dict[TopicPartition, list[ConsumerRecord]]:
-    """Records of partition 0, each with one letter as key; `-` for none."""
+    """Records of partition 0, each with one letter as its key; `-` for none."""
     letters = enumerate(keys, start)
     return {P0: [record(offset, None if letter == "-" else letter.encode()) for offset, letter in letters]}
 
 
 def committed(of: ConcurrentCore, partition: TopicPartition = P0) -> tuple[int, Done | None]:
-    """What would be committed now: the offset, and what is done behind it."""
+    """What would be committed now: the offset, and which later records are done."""
     [what] = of.to_commit([partition]).values()
     return what.offset, decode(partition, what.offset, what.metadata)
 
@@ -76,7 +76,7 @@ def test_the_same_key_in_another_partition_is_another_lane():
 
 
 def test_keys_that_cannot_be_hashed_have_lanes_as_well():
-    """A function may make anything of a record."""
+    """A function may turn a record into anything."""
     it = core({P0: [record(0), record(1), record(2)]}, order=lambda found: {"id": found.offset % 2})
     assert offsets(start(it)) == [0, 1]
 
@@ -142,7 +142,7 @@ def test_metadata_of_others_is_no_reason_to_commit():
 
 
 def test_a_position_behind_offsets_without_records_is_committed():
-    """Markers of transactions, and what compaction took, at the end of the log."""
+    """Transaction markers, and records removed by compaction, at the end of the log."""
     it = core(keyed("ab"), committed=OffsetAndMetadata(0))
     first, second = start(it)
     it.move_to({P0: 9})
@@ -155,7 +155,7 @@ def test_a_position_behind_offsets_without_records_is_committed():
 
 
 def test_the_position_of_a_partition_that_closes_says_nothing():
-    """Records that came since were not taken in."""
+    """Records that have arrived since were not accepted."""
     it = core(committed=OffsetAndMetadata(0))
     it.close([P0])
     it.add(keyed("ab"))
@@ -163,7 +163,8 @@ def test_the_position_of_a_partition_that_closes_says_nothing():
     assert it.to_commit() == {}
 
 
-# --- going on where another has ended ---------------------------------------------------------------------------------
+# --- continuing where another member ended
+# ---------------------------------------------------------------------------------
 
 
 def left(offset: int, end: int, *holes: int, epoch: int = 0) -> OffsetAndMetadata:
@@ -177,7 +178,7 @@ def test_what_a_former_owner_has_done_is_passed_over():
 
 
 def test_what_a_former_owner_has_done_is_passed_on_before_it_is_read():
-    """A second crash, before all of it has come again."""
+    """A second crash, before all the records have been read again."""
     it = core(keyed("--", start=2), order="unordered", committed=left(2, 100, 2, 50))
     it.succeeded(start(it)[0])
     assert committed(it) == (4, Done(100, (50,), 0))
@@ -196,7 +197,7 @@ def test_what_was_lost_in_an_election_is_forgotten_and_the_rest_is_not():
     it.add({P0: [record(3, epoch=1), record(4, epoch=1)]})
     again = start(it)
     assert offsets(again) == [3, 4]
-    it.succeeded(jobs[3])  # of the record that is lost
+    it.succeeded(jobs[3])  # of the record that was truncated
     assert committed(it) == (0, Done(3, (0, 2), 0))
     it.succeeded(again[0])
     assert committed(it) == (0, Done(4, (0, 2), 1))
@@ -378,10 +379,10 @@ def test_bytes_count_too():
 
 
 def test_what_could_not_be_told_is_not_started():
-    """One record that is stuck: the others go on as far as metadata can say that they are done."""
+    """One record is stuck: the others continue as long as metadata can record that they are done."""
     it = core(keyed("-" * 500), order="unordered", metadata_limit=40, max_buffered=10_000, concurrency=10_000)
     jobs = start(it)
-    assert offsets(jobs) == list(range(64))  # 8 bytes have room
+    assert offsets(jobs) == list(range(64))  # 8 bytes fit
     for job in jobs[1:]:
         it.succeeded(job)
     assert start(it) == []

@@ -1,4 +1,4 @@
-"""What is done behind a committed offset, there and back; and metadata that is not ours, or not whole."""
+"""What is done after a committed offset, encoded and decoded; and metadata that is not ours, or incomplete."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ epochs = st.integers(-1, 2**31 - 1)
 
 @st.composite
 def states(draw: st.DrawFn, most: int = 30_000) -> tuple[int, Done]:
-    """An offset, and what is done behind it: dense, sparse, or nothing but holes."""
+    """An offset, and what is done after it: dense, sparse, or only holes."""
     offset, count = draw(offsets), draw(st.integers(1, most))
     places = draw(st.one_of(st.sets(st.integers(0, count - 1), max_size=60), runs(count)))
     return offset, Done(offset + count, tuple(offset + place for place in sorted(places)), draw(epochs))
@@ -41,7 +41,7 @@ def test_it_comes_back_as_it_was(state):
 
 @given(states(), st.integers(0, 400))
 def test_what_does_not_fit_is_left_out_from_behind(state, limit):
-    """Never more than fits, and nothing is called done that is not."""
+    """Never longer than the limit, and nothing is reported as done that is not."""
     offset, done = state
     text = encode(FLIGHTS, offset, done, limit)
     assert len(text) <= limit
@@ -83,7 +83,7 @@ def test_a_limit_with_hardly_any_room_says_nothing():
 
 
 def test_it_is_bound_to_its_partition_and_offset():
-    """Tools copy metadata to other offsets, and to other topics: there it means other records."""
+    """Tools copy metadata to other offsets and other topics, where it would describe other records."""
     text = encode(FLIGHTS, 100, Done(103, (100,)))
     assert decode(FLIGHTS, 100, text) == Done(103, (100,))
     assert decode(FLIGHTS, 101, text) is None
@@ -111,13 +111,13 @@ def test_one_that_was_cut_or_changed_says_nothing(state, data):
     assert decode(FLIGHTS, offset, text[:at]) is None
     other = data.draw(st.sampled_from([c for c in "Ab9+ /" if c != text[at]]))
     changed = text[:at] + other + text[at + 1 :]
-    assert decode(FLIGHTS, offset, changed) in (None, done)  # the last bits of base64 may mean nothing
+    assert decode(FLIGHTS, offset, changed) in (None, done)  # the last bits of base64 may be unused
 
 
 @pytest.mark.parametrize("kind", [b"\0", b"\4", b"\1", b"\2", b"\3"])
 @given(payload=st.binary(max_size=30))
 def test_a_right_checksum_over_nonsense_raises_nothing(kind, payload):
-    """By a later version, or by malice: at worst it says something, within what it may."""
+    """From a later version, or malicious: at worst it decodes to something within the allowed range."""
     import zlib
 
     checksum = zlib.crc32(payload, zlib.crc32(kind + b"3 7 flights"))

@@ -1,4 +1,4 @@
-"""How handlers end: what they return and raise, in tasks, threads and processes; and who hears of signals."""
+"""How handlers end: what they return and raise, in tasks, threads and processes; and who receives signals."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def in_threads(handler: Any, on_end: OnEnd) -> Workers:
 
 
 def outcomes(make: Callable[[Any, OnEnd], Workers], handler: Any, count: int = 1) -> list[Outcome]:
-    """How as many jobs of a handler end."""
+    """How this many jobs of a handler end."""
 
     async def scene() -> list[Outcome]:
         found: list[Outcome] = []
@@ -107,7 +107,7 @@ def test_whatever_a_handler_raises_ends_its_job(make: Any, error: BaseException)
 
 
 def test_threads_that_the_system_does_not_give(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The handlers are fewer, or the run ends; no job is forgotten."""
+    """There are fewer handlers than jobs, or the run ends; no job is forgotten."""
     start, started = threading.Thread.start, [0]
 
     def limited(thread: threading.Thread) -> None:
@@ -126,7 +126,7 @@ def test_threads_that_the_system_does_not_give(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_job_that_was_cancelled_before_it_began_is_not_begun() -> None:
-    """Its partition may be another member's by then."""
+    """Its partition may have been assigned to another member by then."""
     gate, begun = threading.Event(), list[object]()
 
     def handle(record: object) -> None:
@@ -170,14 +170,14 @@ def test_an_exception_that_cannot_be_shown_is_a_failure_as_others() -> None:
 
 @pytest.mark.parametrize("delay", [math.nan, math.inf, 10**400, "soon", None])
 def test_another_attempt_at_a_time_that_is_none(delay: Any) -> None:
-    """It is told where it is raised, and so a failed attempt."""
+    """The error is raised where the delay was given, and so counts as a failed attempt."""
     with pytest.raises((ValueError, TypeError)):
         RetryLaterError(delay)
     assert failure_of(RetryLaterError(-5)).delay_ms == 0
 
 
 def test_an_error_of_our_own_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """asyncio would only log it, and the run would wait for ever for the job."""
+    """asyncio would only log it, and the run would wait forever for the job."""
     engine = ConcurrentConsumer({"group.id": "g"}, print, topics="t")._engine
 
     def fail(_job: Any) -> None:
@@ -204,7 +204,7 @@ async def test_what_waits_besides_the_poll_is_asked_again_when_the_poll_is_woken
     assert not engine._consumer._pump.woken
     engine._reading, answers[:] = True, [WakeupError("woken"), "committed"]
     assert await engine._awake(ask) == "committed"
-    assert engine._consumer._pump.woken  # the poll is still to be told
+    assert engine._consumer._pump.woken  # the poll has yet to be woken
 
 
 @pytest.mark.skipif(threading.current_thread() is not threading.main_thread(), reason="signals are for the main thread")

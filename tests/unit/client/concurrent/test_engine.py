@@ -1,4 +1,4 @@
-"""The loop behind both faces, with a consumer and a producer that are scripted: what it does when things go wrong."""
+"""The loop behind both faces, with a scripted consumer and producer: what it does when things go wrong."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from muster.model import ConsumerRecord, OffsetAndMetadata, TopicPartition
 P0 = TopicPartition("flights", 0)
 FOREVER_S = 300.0
 
-pytestmark = pytest.mark.timeout(60)  # against hanging only
+pytestmark = pytest.mark.timeout(60)  # only in case of a hang
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 Handler = Callable[[ConsumerRecord], Awaitable[None]]
@@ -37,7 +37,7 @@ def records(*keys: bytes | None, start: int = 0) -> dict[TopicPartition, list[Co
 
 
 class Script:
-    """In place of a consumer: hands out what it is given, and writes down what it is told."""
+    """Replaces a consumer: hands out the records of the test, and records its calls."""
 
     def __init__(self, left: OffsetAndMetadata | None = None) -> None:
         self.steps: asyncio.Queue[Any] = asyncio.Queue()
@@ -102,7 +102,7 @@ class Script:
 
 
 class Letters:
-    """In place of a producer of dead letters."""
+    """Replaces the producer of dead letters."""
 
     def __init__(self, *refusals: Exception) -> None:
         self.refusals = list(refusals)
@@ -132,7 +132,7 @@ def engine(handler: Handler, script: Script, letters: Letters | None = None, **c
 def running(
     handler: Handler, script: Script, given: Any, letters: Letters | None = None, **choices: Any
 ) -> tuple[ConcurrentEngine, asyncio.Future[None]]:
-    """One that runs, and has been given records."""
+    """A running engine that has been given records."""
     made = engine(handler, script, letters, **choices)
     run = asyncio.ensure_future(made.run())
     script.steps.put_nowait(given)
@@ -180,7 +180,7 @@ async def test_a_broker_that_takes_less_metadata_is_told_less(caplog: pytest.Log
 
 
 async def test_the_last_commit_goes_without_metadata_if_the_broker_takes_less() -> None:
-    """There is no next one that could."""
+    """No later commit could store it."""
     script, gate = Script(), asyncio.Event()
     script.refusals.append(KafkaError(ErrorCode.OFFSET_METADATA_TOO_LARGE))
 
@@ -196,7 +196,7 @@ async def test_the_last_commit_goes_without_metadata_if_the_broker_takes_less() 
 
 
 async def test_a_run_that_is_ended_from_outside_does_not_trust_the_position() -> None:
-    """A signal handler of the program's may have raised when it had moved, and its records were not there yet."""
+    """A signal handler of the program may have raised after the position moved, but before its records were there."""
     script = Script()
     it, run = running(fine, script, records(b"a"), commit_interval_ms=600_000)
     await until(lambda: it.core.counters()["handled"] == 1)
@@ -222,7 +222,7 @@ async def test_what_a_former_owner_has_done_is_asked_and_passed_over() -> None:
 
 
 async def test_a_wakeup_is_for_the_poll_and_not_for_a_commit(caplog: pytest.LogCaptureFixture) -> None:
-    """The run is told to end while partitions are handed over: they are committed, and the run ends."""
+    """The run is stopped while partitions are handed over: they are committed, and the run ends."""
     script = Script()
     it = engine(fine, script, commit_interval_ms=600_000)
 
@@ -259,7 +259,7 @@ async def test_a_partition_that_is_full_is_paused_and_resumed() -> None:
 
 
 def stuck_but_for(first: int, ends: list[str]) -> Handler:
-    """A handler that ends for offsets below `first`; the others until they are cancelled."""
+    """A handler that ends for offsets below `first`; the others run until they are cancelled."""
 
     async def handle(record: ConsumerRecord) -> None:
         if record.offset >= first:
@@ -380,7 +380,7 @@ async def test_a_worker_that_cannot_start_ends_the_run_and_is_no_failure_of_its_
 
 
 async def test_a_record_that_fails_for_good_while_the_run_ends_is_told() -> None:
-    """It has failed in the turn of the event loop in which the run was told to end: before its partition closes."""
+    """It failed in the turn of the event loop in which the run was stopped: before its partition closes."""
     script = Script()
 
     async def handle(_record: ConsumerRecord) -> None:
@@ -441,7 +441,7 @@ async def test_a_handler_that_is_none_ends_the_run_before_the_next_of_its_key() 
 
 
 async def test_a_handler_that_was_cancelled_by_itself_has_failed() -> None:
-    """Something that it awaits was cancelled: the record is tried again, as the run was not asked for that."""
+    """Something that it awaits was cancelled: the record is tried again, because the run itself was not cancelled."""
     script, attempts = Script(), list[int]()
 
     async def handle(record: ConsumerRecord) -> None:
@@ -497,7 +497,7 @@ async def test_signals_are_put_back_and_those_of_the_program_are_left_alone() ->
 
 
 async def test_the_handler_of_a_spark_session_gives_way_to_a_run() -> None:
-    """It raises KeyboardInterrupt in the midst of whatever the program does."""
+    """It raises KeyboardInterrupt in the middle of whatever the program does."""
 
     class SparkContext:
         def _do_init(self) -> Any:

@@ -1,4 +1,4 @@
-"""A signal handler of the program's may raise at any point: what is committed last is done even so."""
+"""A signal handler of the program may raise at any point: the last commit still happens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def records(*offsets: int, epoch: int = 0) -> dict[TopicPartition, list[Consumer
 
 
 def interrupted(work: Callable[[], Any], at: int) -> bool:
-    """Do it, and have it raise in the midst: at this instruction of what keeps account of a partition."""
+    """Do the work, and raise in the middle of it: at this instruction of the code that tracks a partition."""
     left = at
 
     def trace(frame: FrameType, event: str, _argument: object) -> Any:
@@ -50,7 +50,7 @@ def interrupted(work: Callable[[], Any], at: int) -> bool:
 
 
 def told(core: ConcurrentCore) -> set[int]:
-    """The offsets that a commit would call done."""
+    """The offsets that a commit would report as done."""
     [found] = core.to_commit().values() or [None]
     found = found or OffsetAndMetadata(core.position(P0) or 0)
     left = decode(P0, found.offset, found.metadata) or Done(found.offset)
@@ -66,7 +66,7 @@ def fresh() -> ConcurrentCore:
 
 
 def half_way() -> ConcurrentCore:
-    """11, 20 and 21 have come, and 20 is done."""
+    """11, 20 and 21 have arrived, and 20 is done."""
     core = fresh()
     core.add(records(10, 11, 12, 14, 20, 21))
     jobs = [core.start(0) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""A thread's call that goes to a process: what ends it, what does not, and whom that concerns."""
+"""A thread's call that runs in a process: what ends it, what does not, and which calls are affected."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SLEEPER = (sys.executable, "-c", "import time; print(1, flush=True); time.sleep(
 
 
 def handle(record: ConsumerRecord) -> None:
-    """Tells the process's id, by raising."""
+    """Reports the process's id by raising."""
     if record.key == b"stuck":
         time.sleep(600)
     if record.key == b"signals":
@@ -65,7 +65,7 @@ def pid_of(call: ProcessCall, what: bytes = b"") -> int:
 
 
 def test_a_signal_that_all_processes_of_a_program_get_is_for_the_first(shared: ProcessCall) -> None:
-    """The program waits for its handlers: so the terminal's Ctrl-C must not end them, nor a service manager."""
+    """The program waits for its handlers: so neither the terminal's Ctrl-C nor a service manager may end them."""
     before = pid_of(shared)
     assert pid_of(shared, b"signals") == before
 

@@ -1,4 +1,4 @@
-"""What handles records: tasks, threads and processes; each job ends once, and says how."""
+"""The workers that handle records: tasks, threads and processes; each job ends once, and says how."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def job(offset: int = 0, value: bytes | None = b"{}", key: bytes | None = None) 
 
 
 class Ends:
-    """How jobs have ended."""
+    """Records how jobs have ended."""
 
     def __init__(self) -> None:
         self.found: list[tuple[Job, Outcome]] = []
@@ -75,7 +75,7 @@ def bad_at_once(_record: ConsumerRecord) -> Any:
 
 
 def awaitable(record: ConsumerRecord) -> Any:
-    """What some decorators make of an async function."""
+    """What some decorators turn an async function into."""
     return asyncio.ensure_future(bad(record))
 
 
@@ -130,7 +130,7 @@ async def test_each_record_has_a_task_and_context_variables_of_its_own() -> None
 
 
 class Emptied(deque[Any]):
-    """Once, when it is found empty, something happens at once: what a thread may do in that moment."""
+    """The first time it is found empty, something happens at once, as a thread could do at that moment."""
 
     def __init__(self, meanwhile: Callable[[], None]) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ class Emptied(deque[Any]):
 
 
 async def test_a_thread_that_ends_while_the_loop_has_just_looked_is_not_forgotten() -> None:
-    """The loop finds nothing more; a thread's job ends; the loop goes on to other things."""
+    """The loop finds nothing more; a thread's job ends; the loop turns to other things."""
     gate = threading.Event()
 
     def handle(record: ConsumerRecord) -> None:
@@ -159,7 +159,7 @@ async def test_a_thread_that_ends_while_the_loop_has_just_looked_is_not_forgotte
         gate.set()
         while workers._running:
             time.sleep(0.001)
-        time.sleep(0.05)  # it has told the loop by now, or found that it need not
+        time.sleep(0.05)  # by now it has notified the loop, or found that it need not
 
     workers._ended = Emptied(meanwhile)
     for offset in range(2):

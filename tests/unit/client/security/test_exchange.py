@@ -1,4 +1,4 @@
-"""How SASL is carried by Kafka's requests, and the handshake of a connection around it."""
+"""How Kafka's requests carry SASL, and the handshake of a connection around it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""SASL mechanisms against the examples of their RFCs, and servers that do not keep to them."""
+"""SASL mechanisms against the examples in their RFCs, and against servers that do not follow them."""
 
 import base64
 import hashlib
@@ -32,7 +32,7 @@ def test_the_example_of_the_rfc(mechanism, nonce, server_first, client_final, se
 
 
 class Server:
-    """The other side of SCRAM, as RFC 5802 says, written apart from what is tested."""
+    """The server side of SCRAM, as RFC 5802 specifies, written independently of the tested code."""
 
     def __init__(self, digest, password, salt, iterations=4096):
         self.digest, self.salt, self.iterations = digest, salt, iterations

@@ -1,4 +1,4 @@
-"""Files of settings, as Java reads them."""
+"""Files of settings, read as Java reads them."""
 
 import logging
 
@@ -84,7 +84,7 @@ def test_settings_of_other_clients_are_passed_over(caplog):
 
 
 def test_a_line_of_a_key_is_not_shown(tmp_path, caplog):
-    """As where a backslash is missing behind the first line."""
+    """As if a backslash were missing at the end of the first line."""
     path = tmp_path / "client.properties"
     path.write_text("ssl.keystore.key=-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANhush/+\n-----END PRIVATE KEY-----\n")
     check("f", read(str(path)), {*KNOWN, "ssl_keystore_key"})
@@ -98,7 +98,7 @@ def test_a_line_of_a_key_is_not_shown(tmp_path, caplog):
 
 
 def test_a_file_of_another_kind_does_not_lead_to_another_cluster(caplog):
-    """As a certificate, or a typing error in the only setting: the address would be the default one."""
+    """For example a certificate, or a typo in the only setting: the address would be the default one."""
     for found in {"-----BEGIN": "CERTIFICATE-----", "MII": ""}, {"bootstrap.server": "a:1"}:
         with pytest.raises(ConfigError, match="f has no setting of a Kafka client; is it the right file"):
             check("f", found, KNOWN)

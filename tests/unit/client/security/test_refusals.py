@@ -1,4 +1,4 @@
-"""What the cores do when brokers do not let the client in: they tell once, ask no more, and try again when called."""
+"""What the cores do when brokers refuse the client: they report it once, stop asking, and try again when called."""
 
 from muster.client.config import ClientConfig
 from muster.client.core.metadata import ClusterMetadata
@@ -23,7 +23,7 @@ class Asker:
         return self.metadata.refusal
 
     def answer(self, reply):
-        """Whether it asked; the answer is given then."""
+        """Whether it asked; if so, the answer is given at once."""
         self.now += 5_000
         sends = self.metadata.poll(self.now)
         for send in sends:

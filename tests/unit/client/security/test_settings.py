@@ -1,4 +1,4 @@
-"""The settings of security: what they are made of, what they refuse, and what they never show."""
+"""The security settings: how they are read, what they refuse, and what they never show."""
 
 import pickle
 from dataclasses import fields

@@ -1,4 +1,4 @@
-"""Contexts of TLS: what is loaded from where, and what is said of files that cannot be used."""
+"""TLS contexts: what is loaded from where, and the errors for files that cannot be used."""
 
 import ssl
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""OAuth tokens: asked for when they are needed, kept while they are good, and never shown."""
+"""OAuth tokens: fetched when they are needed, kept while they are valid, and never shown."""
 
 import base64
 import contextlib
@@ -27,7 +27,7 @@ NOW = 1_700_000_000_000
 
 
 class Source:
-    """Gives tokens t0, t1, ... that live for a time, or fails."""
+    """Gives tokens t0, t1, ... that are valid for a time, or fails."""
 
     def __init__(self, lives_ms):
         self.lives_ms, self.now, self.count, self.fails = lives_ms, NOW, 0, False
@@ -98,7 +98,7 @@ def test_connections_that_wait_for_a_vain_try_do_not_try_one_after_another():
     first = threading.Thread(target=ask)
     first.start()
     assert waiting.acquire(timeout=60)
-    # The lock is the gate at which the others wait: each has come before the first try fails.
+    # The lock is the gate at which the other threads wait: each has arrived before the first attempt fails.
     gate = Gate(tokens._lock)
     tokens._lock = gate  # type: ignore[assignment]
     others = [threading.Thread(target=ask) for _ in range(3)]
@@ -117,7 +117,7 @@ def test_connections_that_wait_for_a_vain_try_do_not_try_one_after_another():
 
 
 class Gate:
-    """A lock that tells of each that comes to it."""
+    """A lock that signals each arrival."""
 
     def __init__(self, lock):
         self.lock, self.came = lock, threading.Semaphore(0)
@@ -139,7 +139,7 @@ def test_a_token_that_was_refused_is_not_used_again():
 
 @given(st.lists(st.sampled_from(["get", "refused", "away", "back", "later"]), max_size=30))
 def test_no_token_is_sent_again_after_it_was_refused(steps):
-    """Not even where no other can be had, before it expires or after."""
+    """Not even if no other is available, before it expires or after."""
     source = Source(1_000)
     tokens = Tokens(source, lambda: source.now)
     sent, refused = [], set()
@@ -206,7 +206,7 @@ def test_what_is_no_token_is_refused_without_showing_it(given):
 
 @contextmanager
 def endpoint(status, body, headers=(), authority=None):
-    """A token endpoint that answers so, over TLS if it has an authority; it gives what it was asked."""
+    """A token endpoint with this response, over TLS if it has an authority; it yields the requests that it got."""
     asked = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -240,7 +240,7 @@ def endpoint(status, body, headers=(), authority=None):
 
 
 def asking(url, secret="hush:secret", **more):
-    """Settings of a client that asks there."""
+    """Settings of a client that uses this endpoint."""
     settings = {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": "OAUTHBEARER",
@@ -325,7 +325,7 @@ def test_an_endpoint_that_wants_tls_is_told_from_one_that_is_away():
 
 @pytest.mark.parametrize(("connect_ms", "read_ms", "timeout_s"), [(1_500, 20, 1.5), (20, 2_500, 2.5), (0, 0, None)])
 def test_an_endpoint_has_the_longer_of_the_two_timeouts(monkeypatch, connect_ms, read_ms, timeout_s):
-    """The standard library has one for both."""
+    """The standard library has one timeout for both."""
     found = []
 
     def away(_opener, _request, timeout):

@@ -1,4 +1,4 @@
-"""Producers of one name in any order of requests, retries and crashes: what must always hold."""
+"""Producers with one transactional id in any order of requests, retries and crashes: what must always hold."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Producers(RuleBasedStateMachine):
 
     @rule()
     def zombies(self) -> None:
-        """A producer that was fenced can do nothing more. A retry of EndTxn changes nothing, so it may be answered."""
+        """A fenced producer can no longer change anything. Retrying EndTxn changes nothing, so it may be answered."""
         before = self.it.entry
         for producer in sorted(self.fenced):
             if producer == self.it.producer:
@@ -100,7 +100,7 @@ class Producers(RuleBasedStateMachine):
 
     @invariant()
     def ids_only_grow(self) -> None:
-        """No epoch is used for two producers, and none goes back."""
+        """No epoch is used for two producers, and none decreases."""
         if self.seen:
             assert self.it.producer >= self.seen[-1]
         self.seen.append(self.it.producer)

@@ -1,4 +1,4 @@
-"""Under which epoch markers are sent: partitions refuse those of an older one than they have seen."""
+"""The coordinator epoch of markers: partitions refuse one that is older than they have seen."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.memory_log import MemoryLog
 
 @pytest.mark.parametrize(("written", "led", "sent"), [(7, 0, 7), (7, 9, 9), (None, 9, 9)])
 def test_markers_have_the_newest_epoch_that_the_log_knows(written: int | None, led: int, sent: int) -> None:
-    """The log may come from a cluster, to a standalone broker that leads everything under epoch 0."""
+    """The log may move from a cluster to a standalone broker that leads everything with epoch 0."""
     log = MemoryLog()
     if written is not None:
         batch = BatchBuilder()

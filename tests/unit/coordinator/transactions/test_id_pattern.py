@@ -1,4 +1,4 @@
-"""The pattern of a ListTransactions: it matches what Python's matcher matches, in bounded time."""
+"""The pattern of a ListTransactions: it matches the same ids as Python's matcher, in bounded time."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_work_does_not_grow_with_the_ids(text: str, unit: str, monkeypatch: 
 
 
 def test_a_pattern_with_too_many_states_gives_up() -> None:
-    """Which of the last 300 characters was an `a` makes each another state."""
+    """Every combination of `a`s among the last 300 characters is another state."""
     pattern = IdPattern("(a|b)*a(a|b){300}")
     drawn = random.Random(1)
     for _ in range(1_000):

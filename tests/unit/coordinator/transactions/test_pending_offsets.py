@@ -1,5 +1,5 @@
-"""Offsets that are committed in transactions, beside plain commits: the last record of a partition counts, once it
-counts at all."""
+"""Offsets that are committed in transactions, mixed with plain commits: the last record of a partition wins, once it is
+committed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_all_offsets_of_a_group_are_as_stable_as_each() -> None:
 
 @pytest.mark.parametrize("first", [P1, P2])
 def test_of_two_transactions_the_later_record_counts(first: int) -> None:
-    """Whichever of them ends first; and one that is voided is still open."""
+    """Whichever of them ends first; and a replaced one is still open."""
     shard = a_shard()
     shard.apply_transactional(P1, commits(0, 5))
     shard.apply_transactional(P2, commits(0, 7))

@@ -55,7 +55,7 @@ def test_the_first_producer_of_a_name_gets_a_new_id() -> None:
 
 
 def test_ids_given_with_an_unknown_name_are_passed_over() -> None:
-    """The id has expired, or its producer comes from another cluster (KAFKA-8710)."""
+    """The id has expired, or its producer was in another cluster before (KAFKA-8710)."""
     answer = TransactionHarness().init(ProducerIdentity(77, 5))
     assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (NONE, 1000, 0)
 
@@ -83,7 +83,7 @@ def test_a_producer_gets_the_next_epoch(state: TransactionState, client: int) ->
 @pytest.mark.parametrize("given", ["none", "current", "older", "other id"])
 @pytest.mark.parametrize("state", ENDING)
 def test_while_a_transaction_is_being_finished_nothing_begins(state: TransactionState, given: str) -> None:
-    """Also for ids that would be refused: they may be those that count when it has ended."""
+    """Also for ids that would be refused: they may be the valid ones when it has ended."""
     it = TransactionHarness().to(state)
     before, producer = it.entry, it.producer
     known = {"none": None, "current": producer, "older": changed(producer, epoch=-1)}
@@ -126,7 +126,7 @@ def test_a_producer_that_goes_on_gets_the_same_answer_twice() -> None:
     assert (first.producer_epoch, it.entry.last_producer_epoch) == (1, 0)
     second = it.init(old)
     assert (second.error_code, second.producer_id, second.producer_epoch) == (NONE, first.producer_id, 1)
-    it.init()  # another producer of that name
+    it.init()  # another producer with that transactional id
     assert it.init(old).error_code == FENCED
 
 
@@ -148,11 +148,11 @@ def test_a_rotation_is_answered_again_until_the_next_change() -> None:
     assert (answer.producer_id, answer.producer_epoch, it.entry.last_producer_epoch) == (1001, 0, LAST_EPOCH)
     again = it.init(old)
     assert (again.error_code, again.producer_id, again.producer_epoch) == (NONE, 1001, 0)
-    assert it.init(old).error_code == FENCED  # the answer before was a change
+    assert it.init(old).error_code == FENCED  # the previous answer made a change
 
 
 def test_used_up_epochs_of_another_producer_are_not_taken_over() -> None:
-    """Kafka 4.2 fails inside here."""
+    """Kafka 4.2 fails with an internal error here."""
     it = TransactionHarness().to(EMPTY)
     it.put(producer_epoch=LAST_EPOCH, last_producer_epoch=LAST_EPOCH - 1)
     assert it.init(ProducerIdentity(1000, 5)).error_code == FENCED
@@ -286,7 +286,7 @@ def test_ending(state: TransactionState, commit: bool, again: bool) -> None:
     expected = END_V5[state][2 * (not commit) + again]
     it = TransactionHarness().to(state)
     if state is EMPTY:
-        it.init()  # so that there is an epoch before
+        it.init()  # so that there is a previous epoch
     before, producer, sent = it.entry, it.producer, len(it.markers)
     it.now += 5
     answer = it.end(commit, changed(producer, epoch=-again))
@@ -328,7 +328,7 @@ def test_ending_with_the_last_epoch_brings_another_producer_id(commit: bool) -> 
     assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (NONE, 1001, 0)
     assert (it.entry.producer_id, it.entry.producer_epoch) == (1000, LAST_EPOCH + 1)
     assert (it.markers[-1].producer_id, it.markers[-1].producer_epoch) == (1000, LAST_EPOCH + 1)
-    # The producer has its new ids, which do not count yet (KAFKA-18660).
+    # The producer has its new ids, which are not valid yet (KAFKA-18660).
     assert it.add(T0, producer=ProducerIdentity(1001, 0)) == CONCURRENT
     assert it.end(commit, ProducerIdentity(1001, 0)).error_code == CONCURRENT
     it.mark()
@@ -386,7 +386,7 @@ def test_markers_of_an_earlier_transaction_complete_nothing() -> None:
 
 
 def test_a_transaction_that_began_in_the_future_times_out_all_the_same() -> None:
-    """The clock was set back by hours while the coordinator was down: times in records are those of the day."""
+    """The clock was set back by hours while the coordinator was down: times in records are wall-clock times."""
     it = TransactionHarness().to(ONGOING)
     it.now -= 3 * 60 * MINUTE
     it.shard = it.replayed()
@@ -442,7 +442,7 @@ def test_many_short_transactions_leave_one_alarm_which_the_last_of_them_gets_in_
     it = TransactionHarness()
     it.init(timeout_ms=MINUTE)
     for _ in range(50):
-        it.now += 1_000  # without a look at the alarms, as where another id has the first of them
+        it.now += 1_000  # without checking the alarms, as when another id has the first of them
         it.add(T0)
         it.end(True)
         it.mark()
