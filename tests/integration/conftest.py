@@ -19,15 +19,16 @@ if TYPE_CHECKING:
 
 @pytest.fixture(params=["muster", "kafka"])
 def cluster(request: pytest.FixtureRequest) -> Cluster:
-    """A broker of each make, which the whole run shares; or one whose fixture is named by an indirect parameter."""
+    """A broker of each kind, shared by the whole run; or the broker whose fixture an indirect parameter names."""
     fixture = {"muster": "shared_muster", "kafka": "kafka_broker"}.get(request.param, request.param)
     return Cluster(request.getfixturevalue(fixture).bootstrap)
 
 
 @pytest.fixture(scope="session")
 def spark(java: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session that the tests of this worker share: name topics, groups and queries for the test alone, and set back
-    what you set. A task has four tries. What Spark tells of itself is in the folder `spark.eventLog.dir`."""
+    """A session that the tests of this worker share: name topics, groups and queries for the test alone, and restore
+    the settings that you change. A task has four attempts. Spark's own events are in the folder
+    `spark.eventLog.dir`."""
     from muster.spark import session
     from tests.support.spark_query import QUIET
 
@@ -39,7 +40,7 @@ def spark(java: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spark
 
 @pytest.fixture
 def worlds(shared_muster: BrokerProcess, kafka_broker: KafkaBroker) -> Iterator[tuple[World, World]]:
-    """muster's broker and Kafka's, each with a topic and names of the test's own."""
+    """muster's broker and Kafka's, each with a topic and names that only this test uses."""
     prefix = f"match-{uuid.uuid4().hex[:8]}"
     ours, theirs = connect(shared_muster.bootstrap, prefix), connect(kafka_broker.bootstrap, prefix)
     yield ours, theirs

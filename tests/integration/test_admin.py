@@ -39,7 +39,7 @@ def name(prefix="t"):
 
 
 def create(admin, topic):
-    """The answer; the name of a topic that was deleted may not be free at once."""
+    """The answer; a deleted topic's name may not be free at once."""
     rest()
     return admin.create_topics([NewTopic(topic, 1)], raise_errors=False)[topic]
 
@@ -189,7 +189,7 @@ def test_a_deleted_and_recreated_topic_is_written_to_again(admin, cluster):
         cluster.delete(topic)
         made: list[object] = []
         until(lambda: bool(made) and not isinstance(made[-1], KafkaError), lambda: made.append(create(admin, topic)))
-        # Before the broker knows of it, it may take the record for the former topic, which goes with it.
+        # Before the broker knows of it, it may accept the record for the former topic, with which it is deleted.
         until_known(cluster.bootstrap, topic, 1)
         assert producer.send_and_wait(topic, b"new").offset == 0
 

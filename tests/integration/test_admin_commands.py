@@ -1,4 +1,4 @@
-"""The commands of an admin's day beside Kafka's own tools, and on muster: the same offsets, settings and files."""
+"""An admin's everyday commands compared with Kafka's own tools, and on muster: the same offsets, settings and files."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ on_kafka = pytest.mark.parametrize("cluster", ["kafka"], indirect=True)
 
 
 class Commands:
-    """`muster` on a cluster. Most commands run in this process, which saves it the start of another."""
+    """`muster` on a cluster. Most commands run in this process, which avoids starting another one."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
 
     def __call__(self, *words: str, code: int = 0) -> str:
-        """Standard output, or standard error where the exit code is to be another than 0."""
+        """Standard output, or standard error if the expected exit code is not 0."""
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             ended = command.main([*words, "--bootstrap", self.bootstrap])
@@ -49,7 +49,7 @@ class Commands:
         return out.getvalue() if code == 0 else err.getvalue()
 
     def run(self, *words: str, code: int = 0, stdin: int = subprocess.DEVNULL, text: str | None = None) -> str:
-        """The same in a process of its own: for what minds signals, or reads its input."""
+        """The same in a separate process: for commands that handle signals, or read standard input."""
         whole = [sys.executable, "-m", "muster", *words, "--bootstrap", self.bootstrap]
         with subprocess.Popen(
             whole,
@@ -78,9 +78,9 @@ def plan(text: str) -> set[tuple[str, ...]]:
 
 
 def prepared(cluster: Cluster, muster: Commands, now_ms: int) -> str:
-    """A topic of three partitions whose records are an hour apart, the youngest an hour old: 0 to 19 in the first, of
-    which 8 are deleted; 0 to 4 in the second; none in the third. The group is at 10 in the first, and behind the end
-    that the second has."""
+    """A topic of three partitions whose records are an hour apart, the youngest an hour old: 0 to 19 in the first, 8 of
+    which are deleted; 0 to 4 in the second; none in the third. The group is at 10 in the first, and after the end in
+    the second."""
     topic = cluster.topic(3)
     lines = [{"value": "x", "partition": 0, "timestamp": now_ms - (20 - n) * HOUR_MS} for n in range(20)]
     lines += [{"value": "x", "partition": 1, "timestamp": now_ms - (5 - n) * HOUR_MS} for n in range(5)]
@@ -203,7 +203,7 @@ def test_records_are_deleted_by_a_file_or_not_at_all(cluster, muster, tmp_path):
 
 
 def test_reading_alone_commits_to_no_group(cluster, muster, tmp_path):
-    """The group of a file is that of the program that the file is for."""
+    """A group.id in the settings file belongs to the program that the file was written for."""
     topic = cluster.written(3, partitions=1)
     file = tmp_path / "client.properties"
     file.write_text(f"group.id={cluster.group}\n")
@@ -215,7 +215,7 @@ def test_reading_alone_commits_to_no_group(cluster, muster, tmp_path):
 
 @pytest.mark.parametrize("words", ["groups describe", "lag --group"])
 def test_an_output_that_is_closed_is_passed_over(shared_muster, words: str):
-    """As a shell's `>&-` leaves it: what is asked for may be the exit code alone."""
+    """As a shell's `>&-` leaves it: the caller may only want the exit code."""
     with Admin(bootstrap_servers=shared_muster.bootstrap) as admin:
         group = f"closed-{uuid.uuid4()}"
         topic = Cluster(shared_muster.bootstrap).topic(1)
@@ -365,7 +365,7 @@ def test_records_by_time_and_the_last_as_kcat_prints_them(cluster, muster, kcat)
 
 
 def test_an_offset_that_a_partition_has_not_is_the_nearest(cluster: Cluster, muster: Commands, kcat: str) -> None:
-    """kcat goes to the end, and shows none of the records that are there."""
+    """kcat goes to the end, and shows none of the existing records."""
     topic = cluster.written(10, partitions=2)
     muster("records", "delete", f"{topic}:0", "--before", "3")
 

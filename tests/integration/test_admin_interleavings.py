@@ -1,4 +1,4 @@
-"""Several admins at once, and kill -9 in their midst: what was answered holds, in one of the orders that are allowed
+"""Several admins at once, and kill -9 meanwhile: what was answered holds, in one of the orders that are allowed
 (tests/support/admin_model.py). Each run has seeds of its own, which a failure prints; `soak` runs as many as wanted."""
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ Asked = list[tuple[str, Ask]]
 """A request: what is asked about which names."""
 
 
-# ------------------------------------------------------------------------------------------------- what is asked
+# ------------------------------------------------------------------------------------------------------------- requests
 
 
 def some_request(rng: random.Random) -> Asked:
-    """A request of a random kind; of some kinds it may be about two topics."""
+    """A request of a random kind; some kinds may be about two topics."""
     names = rng.sample(NAMES, rng.choice((1, 1, 1, 2)))
     kind = rng.choice(("create", "create", "delete", "grow", "grow", "alter", "alter", "broker", "append", "cut"))
     if kind == "broker":
@@ -135,7 +135,7 @@ def alteration(asked: Asked, *, whole: bool) -> tuple[Any, int]:
 
 
 def answers(asked: Asked, response: Any) -> list[Answer]:
-    """What a response tells of each thing that was asked."""
+    """What a response says about each thing that was requested."""
     match asked[0][1]:
         case Create():
             by_name = {one.name: one for one in response.topics}
@@ -157,11 +157,11 @@ def answers(asked: Asked, response: Any) -> list[Answer]:
     return [Answer(codes[name]) for name, _ in asked]
 
 
-# ------------------------------------------------------------------------------------------------- what is seen
+# --------------------------------------------------------------------------------------------------------- observations
 
 
 def seen(broker: BrokerProcess) -> dict[str, State]:
-    """Everything that the requests are about, as the broker tells it now."""
+    """Everything that the requests are about, as the broker reports it now."""
     with RawClient(broker.bootstrap) as client:
         found: dict[str, State] = {BROKER: own_settings(client, BROKER_KIND, "1")}
         for topic in client.ask(m.MetadataRequest(None), 12).topics:
@@ -188,7 +188,8 @@ def offset(client: RawClient, name: str, timestamp: int) -> int:
 
 
 def check_folders(broker: BrokerProcess, found: dict[str, State]) -> None:
-    """There is no folder of a partition that is not there. (One that was interrupted is made with the first record.)"""
+    """There is no folder of a partition that does not exist. (One that was interrupted is created with the first
+    record.)"""
     there = {path.name for path in broker.folder.iterdir() if path.is_dir() and not path.name.endswith("-delete")}
     topics = {name: topic for name, topic in found.items() if isinstance(topic, Topic)}
     wanted = {f"{name}-{index}" for name, topic in topics.items() for index in range(topic.partitions)}
@@ -202,7 +203,8 @@ Line = list[tuple[Asked, list[Answer] | None]]
 
 
 def wave(broker: BrokerProcess, rng: random.Random, *, kill: bool) -> list[Line]:
-    """Several connections ask at once, and each sends all that it asks before it reads the first answer."""
+    """Several connections send requests at once, and each sends all of its requests before it reads the first
+    answer."""
     plan = [[some_request(rng) for _ in range(rng.randrange(1, 5))] for _ in range(ADMINS)]
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(RawClient(broker.bootstrap)) for _ in plan]
@@ -210,7 +212,7 @@ def wave(broker: BrokerProcess, rng: random.Random, *, kill: bool) -> list[Line]
             for asked in line:
                 client.send(*encoded(asked))
         if kill:
-            time.sleep(rng.random() * 0.1)  # anything may be under way
+            time.sleep(rng.random() * 0.1)  # anything may be in flight
             broker.kill()
         lines = [list(answered(client, line)) for client, line in zip(clients, plan, strict=True)]
     if kill:
@@ -219,7 +221,7 @@ def wave(broker: BrokerProcess, rng: random.Random, *, kill: bool) -> list[Line]
 
 
 def answered(client: RawClient, line: list[Asked]) -> Iterator[tuple[Asked, list[Answer] | None]]:
-    """What was asked on a connection with the answers, as far as they come."""
+    """The requests of a connection with their answers, as far as answers arrive."""
     over = False
     for asked in line:
         found = None
@@ -233,7 +235,7 @@ def answered(client: RawClient, line: list[Asked]) -> Iterator[tuple[Asked, list
 
 
 def steps(lines: list[Line], name: str) -> list[list[Step]]:
-    """What was asked about one name, connection by connection, without what came before a partition was open."""
+    """The requests about one name, connection by connection, without those answered before a partition was open."""
     found = []
     for line in lines:
         about = []

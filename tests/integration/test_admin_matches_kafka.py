@@ -1,4 +1,4 @@
-"""What an admin asks for, to muster and to Apache Kafka 4.2 with the same bytes: answers have the same shape and codes.
+"""An admin's requests to muster and to Apache Kafka 4.2 with the same bytes: answers have the same shape and codes.
 
 As test_broker_matches_kafka.py; what is changed for good is changed in the same way on both.
 """
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.slow
 
 
 def messages_agree(steps: list[Step], worlds: tuple[World, World], version: int, results: str) -> None:
-    """Both brokers say why in the same words."""
+    """Both brokers give the same reason in the same words."""
     for label, build in steps:
         ours, theirs = (
             sorted(str(one.error_message) for one in getattr(world.client.ask(build(world), version), results))
@@ -89,7 +89,7 @@ def test_partitions_that_were_added_are_there(worlds: tuple[World, World]) -> No
     for world in worlds:
         answers = [world.client.ask(grow((world.topic, 5, None), validate=False), version) for version in (3, 0)]
         while world.client.ask(list_offsets(world, -1, 4), 4).topics[0].partitions[0].error_code:
-            pass  # the leader of the new partition is being made known
+            pass  # the leader of the new partition is being announced
         appended = world.client.ask(produce(world, bytes(build_batch([(1000, b"k", b"v", [])])), 4), 9)
         metadata = world.client.ask(m.MetadataRequest([m.MetadataRequestTopic(name=world.topic)]), 12)
         told.append([plain(answer, world) for answer in (*answers, appended, metadata.topics)])
@@ -235,7 +235,7 @@ def test_what_is_altered_is_told_with_its_source(tmp_path: Path) -> None:
 
 
 def settings_through_changes(bootstrap: str) -> list[Any]:
-    """What is told of some settings at first and after each change, with the answers to the changes."""
+    """How some settings are described at first and after each change, with the answers to the changes."""
     both, nothing = [(TOPIC, "topic"), (BROKER, "1"), (BROKER, "")], {"": None}
     names = ["log.segment.delete.delay.ms", "log.preallocate", "file.delete.delay.ms", "preallocate", "cleanup.policy"]
     world = connect(bootstrap, "altered")
@@ -270,7 +270,7 @@ def settings_through_changes(bootstrap: str) -> list[Any]:
 
 
 def wait_until_known(world: World, kind: int, name: str, values: dict[str, str | None]) -> None:
-    """Kafka's broker hears of a change after the answer. The values are the resource's own, None where it has none."""
+    """Kafka's broker learns of a change after the answer. The values are the resource's own, None if it has none."""
     source = 1 if kind == TOPIC else 2 if name else 3
     asked = m.DescribeConfigsRequest([m.DescribeConfigsResource(kind, name, list(values))], True, False)
     found: dict[str, str | None] = {}
@@ -284,7 +284,7 @@ def wait_until_known(world: World, kind: int, name: str, values: dict[str, str |
 
 
 def test_what_is_altered_holds(worlds: tuple[World, World]) -> None:
-    """The largest batch and the codec of what is stored."""
+    """The largest batch and the codec of stored batches."""
     told = []
     large = bytes(build_batch([(1000, b"k", bytes(1000), [])]))
     for world in worlds:
@@ -292,7 +292,7 @@ def test_what_is_altered_holds(worlds: tuple[World, World]) -> None:
         found: list[Any] = []
 
         def stored(records: bytes, world: World = world) -> tuple[int, int, Compression | None]:
-            """What comes of a batch: the error, how many records are before it, and how it is stored."""
+            """The outcome of a batch: the error, how many records precede it, and how it is stored."""
             end = world.client.ask(list_offsets(world, -1), 4).topics[0].partitions[0].offset
             answer = world.client.ask(produce(world, records), 9)
             result = answer.responses[0].partition_responses[0]
@@ -392,7 +392,7 @@ def test_internal_topics_keep_their_records(worlds: tuple[World, World]) -> None
     compare([("all", lambda w: cut(("__consumer_offsets", 0, -1)))], worlds, versions(ApiKey.DELETE_RECORDS))
 
 
-# --------------------------------------------------------------------------------------- what is there: logs, producers
+# ----------------------------------------------------------------------------------- descriptions of logs and producers
 
 
 def test_describe_log_dirs(worlds: tuple[World, World]) -> None:
@@ -472,7 +472,7 @@ def committed(world: World, group: str) -> Any:
 
 
 def test_delete_offsets(worlds: tuple[World, World]) -> None:
-    """Of a group that has members, and of one that has none: what its members read stays."""
+    """Of a group that has members, and of one that has none: the offsets of topics that its members read stay."""
     found = []
     for world in worlds:
         group, ask = f"{world.prefix}-g", world.client.ask

@@ -1,5 +1,5 @@
-"""Whatever requests come, whole or damaged: each is answered or its connection closed, nothing is a surprise to the
-broker, nothing stays in its memory, and a client beside them is served."""
+"""Whatever requests come, whole or damaged: each is answered or its connection closed, none causes an unexpected error
+in the broker, nothing stays in its memory, and other clients are served."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LIMIT_S = 180
 
 
 async def ends_or_goes_on(broker: Broker, frames: list[bytes]) -> None:
-    """Send frames and a request behind them: it is answered, or the connection is closed."""
+    """Send frames and a request after them: it is answered, or the connection is closed."""
     reader, writer = await asyncio.open_connection(broker.node.host, broker.node.port)
     try:
         writer.write(b"".join(frames) + SENTINEL)
@@ -47,7 +47,7 @@ async def ends_or_goes_on(broker: Broker, frames: list[bytes]) -> None:
 
 
 async def send_and_leave(broker: Broker, frames: list[bytes]) -> None:
-    """Send frames that may have to wait, look at what comes for a moment, and leave."""
+    """Send frames that may have to wait, read for a moment, and disconnect."""
     _, writer = await asyncio.open_connection(broker.node.host, broker.node.port)
     writer.write(b"".join(frames))
     for _ in range(20):
@@ -56,7 +56,7 @@ async def send_and_leave(broker: Broker, frames: list[bytes]) -> None:
 
 
 async def is_served(broker: Broker) -> None:
-    """A client that behaves."""
+    """A client that behaves correctly."""
     reader, writer = await asyncio.open_connection(broker.node.host, broker.node.port)
     async with asyncio.timeout(LIMIT_S):
         asked: tuple[tuple[Request[Any], int], ...] = (
@@ -75,7 +75,7 @@ async def is_served(broker: Broker) -> None:
 async def test_any_requests(tmp_path: Path, caplog: pytest.LogCaptureFixture, seed: int) -> None:
     requests = RandomRequests(seed)
     settings = {"offsets.topic.num.partitions": 2, "max.incremental.fetch.session.cache.partitions": 100}
-    gc.collect()  # what other tests have left may complain as it goes
+    gc.collect()  # whatever other tests have left may raise warnings now
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         async with brokers.running(tmp_path / "data", settings) as broker:

@@ -1,4 +1,4 @@
-"""muster's own consumers in a group to which the coordinator assigns, on a broker alone: it watches, they need not."""
+"""muster's own consumers in a group to which a standalone broker assigns: it watches the topics, they need not."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ASSIGNED = {"server.assigned.groups": "g", "group.initial.rebalance.delay.ms": 0
 
 
 class World:
-    """A broker that can be started again, and consumers of the group `g`, which never look at topics by themselves."""
+    """A broker that can be restarted, and consumers of the group `g`, which never check topics themselves."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -58,7 +58,7 @@ class World:
         return consumer
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Poll all consumers until something holds."""
+        """Poll all consumers until a condition holds."""
         async with asyncio.timeout(PATIENCE_S):
             while not condition():
                 await asyncio.gather(*(consumer.poll(20) for consumer in self.consumers))
@@ -118,7 +118,7 @@ async def forever(consumer: AsyncConsumer) -> None:
 
 
 async def test_a_strategy_that_the_server_does_not_know_is_refused(world: World) -> None:
-    """A7: the limit of a server that assigns."""
+    """A7: a server that assigns has this limitation."""
     world.broker.changes.create_topic("a", 2, {})
     await world.consumer("a")
     await world.shares_are({("a", 0), ("a", 1)})
@@ -145,7 +145,7 @@ async def test_a_static_member_that_comes_back_takes_its_share_without_a_rebalan
 
 @pytest.mark.parametrize("assigned", [None, "g"], ids=["switched off", "as before"])
 async def test_a_restart_with_and_without_the_setting(world: World, assigned: str | None) -> None:
-    """It is stopped in good order, keeps its port, and has the group in its log."""
+    """It is stopped properly, keeps its port, and has the group in its log."""
     world.broker.changes.create_topic("a", 4, {})
     for _ in range(2):
         await world.consumer("a")
@@ -163,6 +163,6 @@ async def test_a_restart_with_and_without_the_setting(world: World, assigned: st
         assert world.causes()[rebalances] is EventCause.ASSIGNER_CHANGED
     await world.shares_are({("a", 0), ("a", 1)}, {("a", 2), ("a", 3)})
     if assigned is not None:
-        # A commit shows that each has found the coordinator again, and is of its generation.
+        # A commit shows that each member has found the coordinator again, and belongs to its generation.
         await asyncio.gather(*(each.commit({next(iter(each.assignment())): 1}) for each in world.consumers))
         assert (generations(), len(world.causes())) == (before, rebalances)

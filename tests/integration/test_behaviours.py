@@ -1,4 +1,5 @@
-"""What behaviours.md promises and only whole clients on a real broker can show; on muster and on Apache Kafka."""
+"""Behaviours that behaviours.md promises and that only whole clients on a real broker can show; on muster and on Apache
+Kafka."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("face", ["sync", "async"])
 def test_callbacks_of_commits_come_before_the_rebalance(cluster, face):
-    """J6: the first thing in a poll, though the coordinator has had answer and rebalance ready for as long."""
+    """J6: the first thing in a poll, even if the coordinator has had the answer and the rebalance ready for that
+    long."""
     topic = cluster.topic(1)
     told: list[str] = []
 
@@ -61,7 +63,8 @@ def test_who_has_no_partition_is_idle_and_takes_over(cluster):
 
 
 def test_partitions_that_are_gone_are_taken_from_who_has_them(cluster):
-    """H6, as far as one broker goes: the leader sees that partitions are gone, and the group rebalances."""
+    """H6, to the extent that one broker can show it: the leader sees that partitions are gone, and the group
+    rebalances."""
     kept, gone = cluster.topic(1), cluster.topic(1)
     with (
         cluster.consumer("sync", metadata_max_age_ms=300, allow_auto_create_topics=False) as consumer,
@@ -108,7 +111,7 @@ def test_groups_are_listed_described_and_deleted(cluster):
 
 
 def test_lag_is_seen_as_it_shrinks(cluster):
-    """O4: by the consumer itself, while it reads."""
+    """O4: from the consumer itself, while it reads."""
     topic = cluster.written(10, partitions=1)
     place = TopicPartition(topic, 0)
     with cluster.consumer("sync", max_poll_records=4) as consumer:

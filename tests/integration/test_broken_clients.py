@@ -1,4 +1,4 @@
-"""Whatever bytes arrive, the broker goes on: a clear line in its log and a closed connection, or an answer."""
+"""Whatever bytes arrive, the broker continues: a clear line in its log and a closed connection, or an answer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def framed(payload: bytes) -> bytes:
 
 @st.composite
 def requests(draw: st.DrawFn) -> bytes:
-    """A good header of a request that exists, and any bytes behind it."""
+    """A valid header of a request that exists, followed by any bytes."""
     key = draw(st.sampled_from(sorted(ADVERTISED)))
     request = REQUESTS[key]
     version = draw(st.integers(request.MIN_VERSION, request.MAX_VERSION))
@@ -83,7 +83,7 @@ def test_a_request_without_a_body(shared_muster: brokers.BrokerProcess, key: Api
 
 @pytest.fixture(scope="module", autouse=True)
 def no_traceback(shared_muster: brokers.BrokerProcess) -> Iterator[None]:
-    """Nothing that arrives is a surprise to the broker."""
+    """No bytes cause an unexpected error in the broker."""
     yield
     assert "Traceback" not in shared_muster.log()
 
@@ -135,7 +135,7 @@ async def test_a_request_that_comes_byte_by_byte(muster_broker: Broker) -> None:
 
 
 async def test_answers_come_in_the_order_of_the_requests(muster_broker: Broker) -> None:
-    """A fetch that waits holds back what was asked behind it."""
+    """A fetch that waits delays the requests after it."""
 
     def pipelined() -> list[int]:
         with RawClient(muster_broker.bootstrap) as client:
@@ -151,7 +151,8 @@ async def test_answers_come_in_the_order_of_the_requests(muster_broker: Broker) 
 
 
 async def test_large_requests_wait_for_memory(small_broker: Broker) -> None:
-    """Half a frame takes room for its bytes alone: whole ones of most of the memory are answered beside it."""
+    """Half a frame takes room only for its bytes: complete frames that need most of the memory are answered
+    meanwhile."""
     name = b"\0\3\0\1\0\0\0\1\0\0" + struct.pack(">i", 1)
     frame = framed(name + struct.pack(">h", 5) + b"topic" + bytes(1_900_000))
     half, *whole = [await asyncio.open_connection(small_broker.node.host, small_broker.node.port) for _ in range(4)]

@@ -1,4 +1,4 @@
-"""Whatever bytes arrive at the draft listener, the broker goes on; what it cannot read ends the connection."""
+"""Whatever bytes arrive at the draft listener, the broker continues; what it cannot read ends the connection."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def header(key: int, version: int = 0) -> bytes:
 
 @st.composite
 def requests(draw: st.DrawFn) -> bytes:
-    """A good header, and a body with bytes cut out or put in."""
+    """A valid header, and a body with bytes removed or inserted."""
     key = draw(st.sampled_from(sorted(DRAFT_REQUESTS)))
     version = DRAFT_VERSIONS[key][1]
     whole = codec.encode(DRAFT_REQUESTS[key](), version)

@@ -1,7 +1,7 @@
 """The same requests, in every version, to muster and to Apache Kafka 4.2: the answers have the same shape and codes.
 
-Each case is a list of requests on a topic of its own, with the same records on both brokers. What is bound to differ
-(ids, addresses, who else uses the broker) is written in the same way for both before they are compared.
+Each case is a list of requests on a topic of its own, with the same records on both brokers. Values that must differ
+(ids, addresses, other users of the broker) are normalized for both before they are compared.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.slow
 
 
 def new_topic(world: World, name: str, **configs: str) -> bytes:
-    """A topic of one partition that keeps its records, of 1970, once its leader is known; returns its id."""
+    """A topic with one partition that keeps its records from 1970, once its leader is known; returns its id."""
     wanted = {"retention_ms": "-1"} | configs
     settings = [m.CreatableTopicConfig(key.replace("_", "."), value) for key, value in wanted.items()]
     (made,) = world.client.ask(m.CreateTopicsRequest([m.CreatableTopic(name, 1, 1, [], settings)], 300_000), 7).topics
@@ -47,7 +47,7 @@ def new_topic(world: World, name: str, **configs: str) -> bytes:
     return bytes(made.topic_id)
 
 
-# --------------------------------------------------------------------------------------------- records in and out
+# ----------------------------------------------------------------------------------------------- producing and fetching
 
 
 def batch(**changes: Any) -> bytes:
@@ -85,7 +85,8 @@ BATCHES: dict[str, bytes] = {
 
 
 def test_a_produce_that_is_refused_without_acks_closes_the_connection(worlds: tuple[World, World]) -> None:
-    """It is of a transaction, and names no transactional id. An answer would pass for the next request's."""
+    """It belongs to a transaction, but names no transactional id. An answer would be mistaken for the next
+    request's."""
     for world in worlds:
         host, port = world.client.socket.getpeername()
         other = RawClient(f"{host}:{port}")
@@ -110,8 +111,8 @@ def sent(topic: str, records: bytes) -> Callable[[World], Request[Any]]:
 
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD, Compression.GZIP])
 def test_produce_with_odd_producers(worlds: tuple[World, World], codec: Compression) -> None:
-    """Ids, epochs and sequences below zero, of batches that are stored as they are, and of those that the topic with a
-    codec of its own has built again."""
+    """Negative ids, epochs and sequences, in batches that are stored as they are, and in those that a topic with its
+    own codec has rebuilt."""
     for world in worlds:
         new_topic(world, f"{world.prefix}-gzip", compression_type="gzip")
     steps: list[Step] = []
@@ -160,7 +161,7 @@ def test_produce_elsewhere(worlds: tuple[World, World]) -> None:
 
 
 def test_produce_to_an_internal_topic(worlds: tuple[World, World]) -> None:
-    """Neither lets a client write where the coordinator keeps its groups."""
+    """Neither lets a client write to the topic in which the coordinator keeps its groups."""
     for world in worlds:
         until_ready(world, m.FindCoordinatorRequest(world.prefix), 3)
     steps: list[Step] = [
@@ -274,7 +275,7 @@ def test_fetch_sessions(worlds: tuple[World, World], version: int) -> None:
 
 
 def a_topic_goes_and_comes_again(world: World, version: int) -> list[Any]:
-    """What a session is told of it, by partition."""
+    """What a session contains about it, by partition."""
     topic = f"{world.prefix}-goes"
     topic_id = new_topic(world, topic)
     session, found = 0, []
@@ -304,7 +305,7 @@ def a_topic_goes_and_comes_again(world: World, version: int) -> list[Any]:
 def test_a_fetch_session_of_a_topic_that_goes_and_comes_again(
     worlds: tuple[World, World], version: int, codes: set[int]
 ) -> None:
-    """A session by ids keeps the names of the topics that it has read."""
+    """A session with ids keeps the names of the topics that it has read."""
     ours, theirs = (a_topic_goes_and_comes_again(world, version) for world in worlds)
     assert ours == theirs
     assert {partition["error_code"] for step in ours for partition in step} == codes
@@ -642,7 +643,7 @@ def test_groups_that_do_not_exist(worlds: tuple[World, World], key: ApiKey) -> N
 
 
 def test_a_version_that_nobody_has(worlds: tuple[World, World]) -> None:
-    """Both end the connection; ApiVersions alone is answered, in v0 (KIP-511)."""
+    """Both end the connection; only ApiVersions is answered, in v0 (KIP-511)."""
     for world in worlds:
         request = bytes.fromhex("000000120012270f000000050004") + b"test" + bytes(4)
         world.client.socket.sendall(request)

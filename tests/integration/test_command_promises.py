@@ -1,4 +1,4 @@
-"""What commands promise to scripts: the exit code when one of several things fails, and what `consume` commits."""
+"""What commands guarantee to scripts: the exit code when one of several things fails, and what `consume` commits."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Stage:
         return group
 
     def joined(self, group: str) -> None:
-        """Have a member in the group until the test ends."""
+        """Keep a member in the group until the test ends."""
         consumer = self.ends.enter_context(
             Consumer(bootstrap_servers=self.bootstrap, group_id=group, enable_auto_commit=False)
         )
@@ -91,7 +91,7 @@ def stage(shared_muster):
 Done = Callable[[Stage, str], object]
 
 SEVERAL: dict[str, tuple[str, Callable[[Stage], str], Callable[[Stage], str], Done | None, bool]] = {
-    # command: its words, something good, something that fails, whether the good one is done, and done beside a failure
+    # command: its words, a valid thing, one that fails, whether the valid one is done, and done next to a failure
     "topics create": ("topics create {}", Stage.name, Stage.topic, lambda s, t: s.partitions(t) > 0, True),
     "topics describe": ("topics describe {}", Stage.topic, Stage.name, None, True),
     "topics alter": (
@@ -161,7 +161,7 @@ def test_offsets_of_all_partitions_or_none(stage: Stage, words: str, scope: str)
 
 
 def test_a_plan_names_its_partitions_whatever_the_scope(stage: Stage, tmp_path, capsys: pytest.CaptureFixture[str]):
-    """Like `kafka-consumer-groups` does it."""
+    """Does what `kafka-consumer-groups` does."""
     group, other = stage.group(), stage.topic()
     plan = tmp_path / "plan.csv"
     plan.write_text(f'"{stage.base}",0,3\n"{other}",0,2\n')
@@ -173,7 +173,7 @@ def test_a_plan_names_its_partitions_whatever_the_scope(stage: Stage, tmp_path, 
     assert stage.committed(group, other) == RECORDS
 
 
-# --- what changes between the check and the deed ---------------------------------------------------------------------
+# --- changes between the check and the operation ---------------------------------------------------------------------
 
 
 def grow(stage: Stage, topic: str) -> None:
@@ -204,7 +204,7 @@ MEANWHILE: dict[str, tuple[str, str, Callable[[Stage], str], Callable[[Stage, st
 def test_what_is_refused_in_the_end_is_a_failure_too(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, at: int
 ):
-    """While the command waits for its yes, another admin or a member is faster with one of three."""
+    """While the command waits for confirmation, another admin or a member changes one of the three first."""
     words, module, make, happens, done = MEANWHILE[name]
     things = [make(stage) for _ in range(3)]
     monkeypatch.setattr(f"muster.cli.administer.{module}.confirm", lambda *_: happens(stage, things[at]))

@@ -30,7 +30,7 @@ def command(*arguments: str, bootstrap: str) -> list[str]:
 
 
 def muster(*arguments: str, bootstrap: str, stdin: str = "", code: int = 0) -> str:
-    """Standard output; what is wrong with the exit code is told with standard error."""
+    """Standard output; a wrong exit code is reported with standard error."""
     found = subprocess.run(
         command(*arguments, bootstrap=bootstrap), input=stdin, capture_output=True, text=True, timeout=300, check=False
     )
@@ -139,7 +139,7 @@ def test_groups_look_as_in_kafkas_own_tool(cluster, options):
         theirs = run_kafka_class(GROUP_TOOL, *tool, *options.split())
         assert theirs.returncode == 0, theirs.stderr
         ours = muster("groups", "describe", cluster.group, *options.split(), **at)
-    # Kafka's tool shows members in an order of chance.
+    # Kafka's tool shows members in arbitrary order.
     assert sorted(ours.splitlines()) == sorted(theirs.stdout.splitlines())
 
 
@@ -230,7 +230,7 @@ def test_a_closed_pipe_ends_it_on_a_quiet_topic(shared_muster):
 
 @pytest.mark.parametrize("ending", ["its reader goes", "a signal"])
 def test_a_group_commits_what_has_been_written(shared_muster, ending):
-    """A pipe has no room for all that was polled."""
+    """A pipe cannot hold everything that was polled."""
     cluster = Cluster(shared_muster.bootstrap)
     topic = cluster.written(30_000, partitions=1)
     arguments = command("consume", topic, "--group", cluster.group, "--from-beginning", bootstrap=cluster.bootstrap)
@@ -264,7 +264,7 @@ def waiting_in(pipe: int) -> int:
 
 
 def test_members_are_polled_by_others_too(cluster):
-    """A consumer of another face in the same group as `muster consume`."""
+    """A consumer with another face in the same group as `muster consume`."""
     topic = cluster.topic(2)
     at = {"bootstrap": cluster.bootstrap}
     cluster.produce(topic, 10, partitions=2)

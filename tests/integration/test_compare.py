@@ -17,13 +17,13 @@ from muster.compare.rules.results import from_json
 from tests.support.alive import processes_of, wait_until_none_of
 from tests.support.peers import Chromium, find_java, require
 
-LIMIT_S = 1800  # against hanging only: it takes about two minutes
+LIMIT_S = 1800  # only in case of a hang: it takes about two minutes
 
 COMPARE = [sys.executable, "-m", "muster", "compare", "--quick"]
 
 
 def why(done: subprocess.CompletedProcess[str], out: Path) -> str:
-    """What was judged wrong, and what was seen of it; then how the output ends."""
+    """What failed the checks, with the observed values; then the end of the output."""
     found = [out / "results.json"] if (out / "results.json").exists() else []
     checks = [check for each in found for check in judge(from_json(json.loads(each.read_text())))]
     lines = [f"wrong: {check.title}: {check.seen}" for check in checks if check.ok is False]
@@ -67,7 +67,7 @@ def test_the_schemes_are_compared_and_judged(tmp_path: Path, chromium: Chromium)
         assert broker["rebalances"] >= 6
         assert lag["two_owners_ms"] > 0
     start = slice(0, 5)
-    if total(runs["1"], "sessions_lost", start) == 0:  # the machine did not stand still
+    if total(runs["1"], "sessions_lost", start) == 0:  # the machine was not suspended
         assert total(runs["1"], "rebalances", start) == 15
         assert total(runs["1"], "notifications", start) == 10
     if total(runs["2"], "sessions_lost", start) == 0:

@@ -37,7 +37,7 @@ Place = tuple[int, int]
 
 @pytest.fixture
 def muster(shared_muster):
-    """For what is about processes of ours, and the same with every broker."""
+    """For tests of our own processes, which behave the same with every broker."""
     return Cluster(shared_muster.bootstrap)
 
 
@@ -95,7 +95,7 @@ def running(consumer: ConcurrentConsumer) -> threading.Thread:
 
 
 def lag(cluster: Cluster, topic: str, count: int = PARTITIONS) -> int:
-    """What the group has not committed; metadata must be gone with it."""
+    """The records that the group has not committed; metadata must have disappeared as well."""
     partitions = [TopicPartition(topic, number) for number in range(count)]
     with Consumer(cluster.settings()) as consumer:
         ends = consumer.end_offsets(partitions)
@@ -197,7 +197,7 @@ def test_what_fails_for_good_goes_to_the_dead_letters(cluster):
 
 @pytest.mark.parametrize("face", ["threads", "async"])
 def test_what_cannot_be_deserialized_goes_to_the_dead_letters_as_it_came(muster, face):
-    """Keys that the deserializer makes the same are two keys all the same: the order goes by bytes."""
+    """Two keys that are deserialized to the same value are still two keys: the order is by bytes."""
     topic, dead, seen = muster.topic(1), muster.topic(1), list[Any]()
     produce(muster, topic, ["a", "A", "bad", "a"])
     gate = threading.Event()
@@ -259,7 +259,7 @@ def test_without_dead_letters_the_run_ends_with_what_cannot_be_deserialized(must
 
 
 def test_a_second_stop_does_not_keep_the_last_commit_back(muster, caplog):
-    """It wakes the consumer up, which is not for the commit."""
+    """It wakes up the consumer, which must not stop the commit."""
     topic = muster.topic(PARTITIONS)
     produce(muster, topic, ["stuck", *some_keys(20)])
     metrics: dict[str, int] = {}
@@ -355,13 +355,13 @@ def test_members_come_and_go_under_load_and_nothing_is_handled_twice(cluster, as
 
 
 def expel(cluster: Cluster) -> None:
-    """Remove a member that was killed from its group, which would wait for its session to end."""
+    """Remove a killed member from its group, which would otherwise wait for its session to expire."""
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         admin.remove_consumer_group_members(cluster.group)
 
 
 def children(pid: int) -> list[str]:
-    """The processes that a process has started and that run."""
+    """The running child processes of a process."""
     found: list[str] = []
     for task in Path(f"/proc/{pid}/task").iterdir():
         with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended
@@ -370,7 +370,7 @@ def children(pid: int) -> list[str]:
 
 
 def is_pending(pid: int, number: signal.Signals) -> bool:
-    """Whether a process has been sent a signal that it has not received yet."""
+    """Whether a signal sent to a process is still pending."""
     status = Path(f"/proc/{pid}/status").read_text()
     masks = [int(line.split()[1], 16) for line in status.splitlines() if line.startswith(("SigPnd:", "ShdPnd:"))]
     return any(mask >> (number - 1) & 1 for mask in masks)
@@ -395,7 +395,7 @@ def lines(book: Path, word: str) -> list[tuple[Place, str]]:
 
 
 def told(cluster: Cluster, topic: str) -> set[Place]:
-    """The records that the group's commits call done."""
+    """The records that the group's commits report as done."""
     partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
     done: set[Place] = set()
     with Consumer(cluster.settings()) as consumer:
@@ -410,7 +410,7 @@ def told(cluster: Cluster, topic: str) -> set[Place]:
 
 @pytest.mark.parametrize(("cluster", "mode"), [("muster", "async"), ("kafka", "threads")], indirect=["cluster"])
 def test_a_kill_repeats_only_what_the_last_commit_could_not_say(cluster, mode, tmp_path):
-    """One record of each partition is stuck at the front, so that offsets alone say nothing."""
+    """One record of each partition is stuck at the front, so the committed offsets alone show nothing."""
     topic, book = cluster.topic(PARTITIONS), tmp_path / "book"
     with Producer(bootstrap_servers=cluster.bootstrap) as producer:
         for partition in range(PARTITIONS):
@@ -458,7 +458,7 @@ def test_a_second_ctrl_c_does_not_wait(muster, tmp_path):
     with app(muster, topic, "async", book) as process:
         wait_until(lambda: len(lines(book, "end")) == 20)
         process.send_signal(signal.SIGINT)
-        wait_until(lambda: not is_pending(process.pid, signal.SIGINT))  # else the system makes one of the two
+        wait_until(lambda: not is_pending(process.pid, signal.SIGINT))  # otherwise the system creates one of the two
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE_S) == 0, (tmp_path / "output").read_text()
     assert len(told(muster, topic)) == 20
@@ -497,7 +497,7 @@ def test_processes_end_with_the_one_that_started_them(muster, tmp_path):
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_to_all_processes_ends_it_in_good_order_also_while_they_start(muster, how, tmp_path):
-    """A terminal sends Ctrl-C to all of them, and a service manager SIGTERM."""
+    """A terminal sends Ctrl-C to all processes, and a service manager SIGTERM."""
     topic, book = muster.topic(PARTITIONS), tmp_path / "book"
     produce(muster, topic, some_keys(2_000))
 
@@ -542,7 +542,7 @@ def test_stop_waits_for_what_is_under_way(muster):
 
 
 def test_the_group_is_gone_from_when_it_ends(muster):
-    """`run` leaves the group: nobody waits for a session to end."""
+    """`run` leaves the group: nobody has to wait for a session to expire."""
     topic = muster.topic(1)
     produce(muster, topic, ["a"])
     consumer = ConcurrentConsumer(muster.settings(), lambda _record: consumer.stop(), topics=topic)

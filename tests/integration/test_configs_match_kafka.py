@@ -21,7 +21,7 @@ def describe(
 
 
 def without_controllers_settings(found: Any) -> None:
-    """Kafka's controller sets min.insync.replicas for all brokers; muster has no settings of that kind."""
+    """Kafka's controller sets min.insync.replicas for all brokers; muster has no settings for all brokers."""
     for result in found["results"]:
         result["configs"] = [setting for setting in result["configs"] if setting["name"] != "min.insync.replicas"]
 
@@ -58,7 +58,7 @@ HERE_AND_THERE = {
 @pytest.mark.parametrize("synonyms", [True, False])
 @pytest.mark.parametrize("documentation", [True, False])
 def test_describe_configs_of_a_broker(worlds: tuple[World, World], synonyms: bool, documentation: bool) -> None:
-    """What both have is described alike, but for values and sources of what one of them was given."""
+    """Settings that both have are described alike, except for values and sources that were given to one of them."""
     for version in versions(ApiKey.DESCRIBE_CONFIGS):
         if documentation and version < 3:
             continue
@@ -78,7 +78,7 @@ def test_describe_configs_of_a_broker(worlds: tuple[World, World], synonyms: boo
 
 
 def test_what_one_has_no_settings_of_is_no_error(worlds: tuple[World, World]) -> None:
-    """Kafka tells the defaults of KIP-848's groups and of clients' metrics; here there are none to tell."""
+    """Kafka reports the defaults for KIP-848 groups and client metrics; muster has none to report."""
     for kind in (32, 16):
         ours, theirs = (world.client.ask(describe(kind, world.prefix), 4).results[0] for world in worlds)
         assert (ours.error_code, ours.configs) == (theirs.error_code, [])

@@ -193,7 +193,7 @@ def test_a_member_that_was_expelled_cannot_commit(cluster, face):
     with cluster.consumer(face, enable_auto_commit=False) as consumer:
         consumer.subscribe([topic], listener=listener)
         read(consumer, 10)
-        # The time for the next poll is over now: a short one might be over between two polls of `read`, too.
+        # The time for the next poll must be over by now: a short one could pass between two polls of `read`, too.
         core_of(consumer)._group.membership._heartbeat.poll_due_at = 0
         until(lambda: consumer.group_metadata().generation_id == -1, rest)
         with pytest.raises(CommitFailedError) as caught:
@@ -245,7 +245,7 @@ def test_one_joins_and_leaves(cluster, face, strategy):
 
 
 def test_a_crashed_members_partitions_go_to_the_rest(cluster):
-    """H5, of a group of each face: their sessions end at the same time."""
+    """H5, for a group of each face: their sessions expire at the same time."""
     topic = cluster.topic()
     with ExitStack() as held:
         pairs = []
@@ -357,7 +357,7 @@ def state_of_group(cluster):
 
 @pytest.mark.parametrize("ending", ["close", "unsubscribe"])
 def test_a_listener_that_raises_does_not_keep_its_consumer_in_the_group(cluster, face, ending):
-    """The group is told before the user is, and does not wait for the session to time out."""
+    """The group is notified before the user is, and does not wait for the session to time out."""
     topic = cluster.topic(1)
 
     class Broken(Recorder):
@@ -368,8 +368,8 @@ def test_a_listener_that_raises_does_not_keep_its_consumer_in_the_group(cluster,
     with cluster.consumer(face) as consumer:
         broken = Broken()
         consumer.subscribe([topic], listener=broken)
-        # What a listener was not told that it has, it is not told that it loses; and a leader that does not know the
-        # new topic yet gives nobody anything at first, which the next rebalance takes away again.
+        # A listener is not called for the loss of partitions that it never got; and a leader that does not know the new
+        # topic yet assigns nothing at first, which the next rebalance revokes again.
         until(lambda: any(partitions for _, partitions in broken.told), lambda: consumer.poll(50))
         with pytest.raises(LookupError, match="no such shelf"):
             getattr(consumer, ending)()
@@ -412,7 +412,7 @@ def test_an_enforced_rebalance_is_a_new_generation(cluster, face):
 
 
 def test_a_topic_made_anew_is_read_from_its_beginning(cluster, face):
-    """KIP-516: the old position is within the new topic, and would pass over what stands before it."""
+    """KIP-516: the old position is within the new topic, and would skip earlier records."""
     topic = cluster.written(20, partitions=1)
     settings = {"group_id": None, "enable_auto_commit": False, "allow_auto_create_topics": False}
     with cluster.consumer(face, **settings) as consumer:
@@ -431,11 +431,11 @@ def test_a_topic_made_anew_is_read_from_its_beginning(cluster, face):
         assert numbers(read(consumer, 30)) == list(range(100, 130))
 
 
-# --- the broker goes away --------------------------------------------------------------------------------------------
+# --- the broker stops --------------------------------------------------------------------------------------------
 
 
 def test_a_restart_of_the_broker_is_survived(muster_process, face):
-    """J2, H3: positions, membership and commits go on when it is back."""
+    """J2, H3: positions, membership and commits continue when it is back."""
     cluster = Cluster(muster_process.bootstrap)
     topic = cluster.written(40)
     with cluster.consumer(face, auto_commit_interval_ms=100) as consumer:
@@ -453,7 +453,7 @@ def test_a_restart_of_the_broker_is_survived(muster_process, face):
 
 @pytest.mark.parametrize("way", ["poll", "poll_arrow"])
 def test_a_damaged_batch_is_passed_by_a_seek_only(muster_process, face, way):
-    """What stands before it is handed out and committed, what stands behind it is not, and every poll says why."""
+    """Records before it are handed out and committed, those after it are not, and every poll gives the reason."""
     cluster = Cluster(muster_process.bootstrap)
     topic = cluster.topic(1)
     for start in range(0, 60, 10):

@@ -1,8 +1,8 @@
 """Clients on a cluster of three Kafka brokers: reading from the nearest replica, brokers that die and freeze under
 load, and elections that lose records.
 
-`make test` carries out one schedule that is fixed; `make soak SCHEDULES=20 ARGS="-k all_brokers_shaken"` draws so many.
-Run one again with `MUSTER_FIRST_SEED=17 make soak SCHEDULES=1 ARGS="-k all_brokers_shaken"`.
+`make test` runs a fixed schedule; `make soak SCHEDULES=20 ARGS="-k all_brokers_shaken"` draws that many. Run one again
+with `MUSTER_FIRST_SEED=17 make soak SCHEDULES=1 ARGS="-k all_brokers_shaken"`.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def test_a_group_gives_each_member_what_has_a_replica_in_its_rack(kafka_cluster,
 
 
 class Load:
-    """Writes numbered records until it is stopped; `acknowledged` are those that the cluster has."""
+    """Writes numbered records until it is stopped; `acknowledged` are those that the cluster has acknowledged."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.acknowledged: set[int] = set()
@@ -130,13 +130,13 @@ class Load:
         self._producer.produce(self._topic, str(number).encode(), partition=number % PARTITIONS, on_delivery=told)
 
     def stop(self) -> None:
-        """Write no more, and wait until all is settled."""
+        """Stop writing, and wait until everything is settled."""
         self._stopped.set()
         self._thread.join()
 
 
 class Reader:
-    """Reads in a thread of its own, and writes down in which order the offsets came."""
+    """Reads in its own thread, and records the order of the offsets."""
 
     def __init__(self, way: str, **settings: Any) -> None:
         self.values: set[int] = set()
@@ -171,7 +171,7 @@ class Reader:
                 self.offsets[partition] += rows["offset"]
 
     def stop(self) -> dict[TopicPartition, int]:
-        """What is committed when it has ended."""
+        """What is committed once it has ended."""
         self._stopped.set()
         self._thread.join()
         self._consumer.commit()
@@ -182,13 +182,13 @@ class Reader:
 
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory):
-    """Three brokers, all of them controllers too, that the tests here kill, freeze and start again."""
+    """Three brokers, all of which are controllers too, that the tests here kill, freeze and restart."""
     with KafkaCluster(tmp_path_factory.mktemp("cluster"), controllers=3) as found:
         yield found
 
 
 def test_brokers_die_under_load_and_nothing_is_lost_or_read_twice(brokers):
-    """J2, KIP-320, KIP-392: brokers that lead, coordinate and are read from in their rack are killed."""
+    """J2, KIP-320, KIP-392: brokers that lead, coordinate or serve reads in their rack are killed."""
     brokers.start()
     topic = f"t-{uuid.uuid4().hex[:8]}"
     cluster = Cluster(brokers.bootstrap)
@@ -202,7 +202,7 @@ def test_brokers_die_under_load_and_nothing_is_lost_or_read_twice(brokers):
     places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
 
     def progress(more: int) -> None:
-        """Everybody reads on, all partitions."""
+        """Everybody continues reading, all partitions."""
         marks = [{place: len(reader.offsets[place]) + more for place in places} for reader in readers]
         until(
             lambda: all(
@@ -234,8 +234,8 @@ def test_brokers_die_under_load_and_nothing_is_lost_or_read_twice(brokers):
 
 
 def test_records_handled_many_at_a_time_while_the_coordinator_dies(brokers):
-    """Both faces, in one group: the order of keys stays, nothing is lost, repeated or left uncommitted, and the dead
-    letters get through. The broker that is killed leads one of the partitions, too."""
+    """Both faces, in one group: the order of keys is kept, nothing is lost, repeated or left uncommitted, and the dead
+    letters are delivered. The killed broker leads one of the partitions, too."""
     brokers.start()
     topic, dead = create(brokers, PARTITIONS), create(brokers, 1)
     cluster = Cluster(brokers.bootstrap)
@@ -298,13 +298,13 @@ def test_records_handled_many_at_a_time_while_the_coordinator_dies(brokers):
 
 
 def partition_of(admin, topic):
-    """What the cluster says of the first partition."""
+    """What the cluster reports about the first partition."""
     described = admin.describe_topics([topic])[topic]
     return described.partitions[0]
 
 
 def test_a_log_that_lost_what_was_read_is_noticed(brokers):
-    """KIP-320: a follower that was away is elected, and what it lacks is written anew."""
+    """KIP-320: a follower that was down is elected, and the records that it lacks are written again."""
     brokers.start()
     topic = create(brokers, 1, {0: [2, 3]}, unclean_leader_election_enable="true")
     zero = TopicPartition(topic, 0)
@@ -364,7 +364,7 @@ def create(brokers: KafkaCluster, partitions: int, assignments: Any = None, **co
     "schedule", [SHAKEN, *map(draw, scale.schedules(0))], ids=lambda schedule: f"seed{schedule.seed}"
 )
 def test_all_brokers_shaken_in_turn_lose_and_repeat_and_disorder_nothing(brokers, schedule, record_property):
-    """acks=all, idempotence, groups of both faces and readers of ranges; two of three replicas are always there."""
+    """acks=all, idempotence, groups of both faces and readers of ranges; two of three replicas are always up."""
     brokers.start()
     topic = create(brokers, schedule.partitions, min_insync_replicas="2")
     facts = carry_out(schedule, brokers.bootstrap, topic, partial(shake_kafka, brokers))
@@ -375,7 +375,7 @@ def test_all_brokers_shaken_in_turn_lose_and_repeat_and_disorder_nothing(brokers
 
 
 def test_an_unclean_election_is_noticed_by_groups_and_costs_no_more_than_it_must(brokers):
-    """KIP-320, KIP-360: what is written while the follower is away is lost with the leader, and nothing else is."""
+    """KIP-320, KIP-360: what is written while the follower is down is lost with the leader, and nothing else is."""
     brokers.start()
     topic = create(brokers, 1, {0: [2, 3]}, unclean_leader_election_enable="true", min_insync_replicas="1")
     facts = Facts({}, with_epochs=True)
@@ -400,7 +400,7 @@ def test_an_unclean_election_is_noticed_by_groups_and_costs_no_more_than_it_must
             until(lambda: partition_of(admin, topic).isr == [2], rest)
             progress(100)
             brokers.node(2).kill()
-            time.sleep(5)  # so that what was answered is told, on a busy machine too
+            time.sleep(5)  # so that answers are also reported on a busy machine
             behind = set(facts.acknowledged)
             brokers.node(3).start()
             until(lambda: partition_of(admin, topic).leader_id == 3, rest)

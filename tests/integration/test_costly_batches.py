@@ -1,4 +1,5 @@
-"""A few bytes that stand for a million records: looked into beside the loop, in order, and within bounds."""
+"""A few bytes that decompress to a million records: inspected in a thread next to the loop, in order, and within
+limits."""
 
 from __future__ import annotations
 
@@ -93,7 +94,7 @@ async def test_what_is_wrong_with_it_is_told(broker: Broker) -> None:
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
 async def test_more_than_is_looked_into_is_too_large(broker: Broker, codec: int) -> None:
-    """Java's producer divides a batch of which it is told so."""
+    """Java's producer splits a batch when it gets this error."""
     bomb = batch(record(value=bytes(MAX_DECOMPRESSED_SIZE)), codec=codec)
     if len(bomb) > 1_000_000:
         broker.changes.create_topic("large", 1, {"max.message.bytes": str(2 * len(bomb))})
@@ -105,7 +106,7 @@ async def test_more_than_is_looked_into_is_too_large(broker: Broker, codec: int)
 
 
 async def test_a_million_times_the_same_record(broker: Broker) -> None:
-    """The smallest there is: a few hundred bytes. Its offsets do not count up, which Kafka refuses too."""
+    """The smallest possible one: a few hundred bytes. Its offsets do not increase, which Kafka refuses too."""
     bomb = batch(record() * 1_000_000, 1_000_000, codec=4)
     assert len(bomb) < 2_000
     asked = Asked(broker, produce(bomb), 9)

@@ -16,7 +16,7 @@ from muster.demo.show.picture import STAGES
 from tests.support.alive import wait_until_none_of
 from tests.support.peers import Chromium, find_java, require
 
-LIMIT_S = 1800  # against hanging only: it takes about a minute
+LIMIT_S = 1800  # only in case of a hang: it takes about a minute
 
 DEMO = [sys.executable, "-m", "muster", "demo", "--quick"]
 
@@ -42,7 +42,7 @@ def test_the_demo_handles_everything_and_says_so(tmp_path: Path, chromium: Chrom
         "broker killed and started again",
     ]
     causes = " ".join(rebalance["cause"] for rebalance in figures["rebalances"])
-    # Whether Spark joins alone or in the first rebalance with the Python members, the machine's load decides.
+    # The machine's load decides whether Spark joins alone or in the first rebalance with the Python members.
     for cause in ("(spark)", "member joined (python-4)", "session expired (python-2)", "member left (python-1)"):
         assert cause in causes
     assert figures["causes_found"] == [

@@ -1,4 +1,4 @@
-"""On clusters that exist, one of Apache Kafka and a Spark standalone cluster with two workers: the main job, and an
+"""On existing clusters, one of Apache Kafka and a Spark standalone cluster with two workers: the main job, and an
 example by spark-submit."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.support.alive import wait_until_none_of
 from tests.support.peers import KafkaBroker, find_java, require
 from tests.support.spark_cluster import SparkCluster
 
-LIMIT_S = 1800  # against hanging only
+LIMIT_S = 1800  # only in case of a hang
 
 
 pytestmark = pytest.mark.slow(250)

@@ -1,4 +1,4 @@
-"""`muster serve` when its disk fails, when a file may not grow, and when it is killed amid what it does by itself."""
+"""`muster serve` when its disk fails, when a file must not grow, and when it is killed during its background work."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def stored(client: RawClient, topic: str) -> list[tuple[int, bytes | None, bytes
 
 @pytest.mark.parametrize("fsync", ["always", "interval"])
 def test_a_failed_sync_ends_the_command(tmp_path: Path, fsync: str) -> None:
-    """What the disk did not take is not acknowledged with `always`, and the next start has all that was."""
+    """What the disk did not take is not acknowledged with `always`, and the next start has everything acknowledged."""
     flag, done, code = tmp_path / "failing", tmp_path / "done", tmp_path / "code"
 
     def synced() -> int:
@@ -85,7 +85,7 @@ def test_a_failed_sync_ends_the_command(tmp_path: Path, fsync: str) -> None:
             assert create(client, "t") == 0
             before = synced()
             assert produce(client, "t", b"durable").error_code == 0
-            until(lambda: synced() > before, rest)  # else its sync might fail before the next record is answered
+            until(lambda: synced() > before, rest)  # otherwise its sync might fail before the next record is answered
             flag.touch()
             try:
                 code_of_answer = produce(client, "t", b"not durable").error_code
@@ -103,7 +103,7 @@ def test_a_failed_sync_ends_the_command(tmp_path: Path, fsync: str) -> None:
 
 
 def test_a_file_that_may_not_grow_refuses_records_until_it_may(tmp_path: Path) -> None:
-    """RLIMIT_FSIZE: the system writes what fits and then says EFBIG. Nobody's records are lost by that, or torn."""
+    """RLIMIT_FSIZE: the system writes what fits and then reports EFBIG. No acknowledged record is lost or torn."""
     with BrokerProcess(tmp_path / "data") as broker:
         with RawClient(broker.bootstrap) as client:
             assert create(client, "t") == 0
@@ -126,7 +126,7 @@ def test_a_file_that_may_not_grow_refuses_records_until_it_may(tmp_path: Path) -
 
 
 class UntilKilled(threading.Thread):
-    """Does one thing after the other, until the broker is gone."""
+    """Repeats its action until the broker is gone."""
 
     def __init__(self, broker: BrokerProcess, rng: random.Random) -> None:
         super().__init__(daemon=True)
@@ -155,7 +155,7 @@ class UntilKilled(threading.Thread):
 
 
 class Keys:
-    """What is known of the compacted topic: the numbers that each key was given, in order."""
+    """What is known about the compacted topic: the numbers written for each key, in order."""
 
     def __init__(self) -> None:
         self.sent = 0
@@ -176,7 +176,7 @@ class Keys:
 
 
 class Writer(UntilKilled):
-    """Writes numbers under a few keys, so much that there is always something to compact."""
+    """Writes numbers with a few keys, so many that there is always something to compact."""
 
     def __init__(self, broker: BrokerProcess, rng: random.Random, keys: Keys) -> None:
         super().__init__(broker, rng)
@@ -191,7 +191,7 @@ class Writer(UntilKilled):
 
 
 class Topics:
-    """What is known of the topics that come and go, by name: the one record that they have. `unsure` is being made or
+    """The topics that are created and deleted, by name, each with its only record. `unsure` is just being created or
     deleted."""
 
     def __init__(self) -> None:
@@ -216,7 +216,7 @@ class Topics:
 
 
 class Maker(UntilKilled):
-    """Makes and deletes topics of a few names."""
+    """Creates and deletes topics with a few names."""
 
     def __init__(self, broker: BrokerProcess, rng: random.Random, topics: Topics) -> None:
         super().__init__(broker, rng)

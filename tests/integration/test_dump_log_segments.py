@@ -47,14 +47,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory, java: str) -> Path:
         sequence += len(records)
         plain.append(bytes(batch), now=NOW)
         compacted.append(batch, now=NOW)
-    compacted.flush()  # only what is durable is compacted
+    compacted.flush()  # compaction only reads what is durable
     assert compacted.compact(NOW) is not None
     store.close()
     return root
 
 
 def dump(*options: str, gaps: bool = False) -> str:
-    """What the tool prints; it must find nothing wrong. It also tells of the gaps that compaction leaves anywhere."""
+    """What the tool prints; it must find nothing wrong. It also reports the gaps that compaction leaves everywhere."""
     done = peers.run_kafka_class("kafka.tools.DumpLogSegments", *options)
     assert done.returncode == 0, done.stderr
     output = done.stdout + done.stderr
@@ -111,8 +111,8 @@ def test_the_producer_snapshot_is_read(folder):
 
 
 def test_the_topic_of_transactions_can_be_read_with_kafkas_decoder(muster_process: BrokerProcess, java: str) -> None:
-    """What `muster serve` has decided, decoded by Kafka's --transaction-log-decoder. The second transaction begins when
-    the first is complete."""
+    """The transactions that `muster serve` has decided, decoded by Kafka's --transaction-log-decoder. The second
+    transaction begins when the first is complete."""
     producer = ConfluentProducer({"bootstrap.servers": muster_process.bootstrap, "transactional.id": "decoded"})
     producer.init_transactions(300)
     for end in (producer.commit_transaction, producer.abort_transaction):

@@ -1,5 +1,5 @@
-"""Read, process, write in transactions, by Kafka's own programs, while they and the broker are killed: each record of
-the input has its effect exactly once in what a read_committed consumer sees."""
+"""Read, process and write in transactions, with Kafka's own programs, while they and the broker are killed: each input
+record has its effect exactly once in what a read_committed consumer sees."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WORDS = [f"word-{number}" for number in range(12)]
 
 
 class Programs:
-    """Programs of Kafka's, each of which is killed at the end."""
+    """Kafka's own programs, each of which is killed at the end."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -70,7 +70,7 @@ def produce(bootstrap: str, topic: str, values: Sequence[str], partitions: int) 
 
 
 class Reader:
-    """What a read_committed consumer has seen so far of a topic, by partition."""
+    """What a read_committed consumer has seen of a topic, by partition."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
         self.seen: dict[int, list[tuple[str | None, str]]] = defaultdict(list)
@@ -111,8 +111,8 @@ def reading(bootstrap: str, topic: str, partitions: int) -> Iterator[Reader]:
 def test_streams_counts_each_word_once_while_instances_and_the_broker_are_killed(
     tmp_path: Path, java: str, programs: Programs
 ) -> None:
-    """Every count of a word comes once, in order: 1, 2, 3 … A word counted twice, or a count that was aborted and is
-    read, or state that is not that of the committed offsets, would be a gap or a repetition."""
+    """Every count of a word comes once, in order: 1, 2, 3 … A word counted twice, an aborted count that is read, or
+    state that does not match the committed offsets would show as a gap or a repetition."""
     broker = BrokerProcess(tmp_path / "data", QUICK)
     choose = random.Random(1)
     words = [choose.choice(WORDS) for _ in range(6_000)]
@@ -165,7 +165,7 @@ def test_streams_counts_each_word_once_while_instances_and_the_broker_are_killed
 def test_copiers_copy_each_record_once_while_they_and_the_broker_are_killed(
     tmp_path: Path, java: str, programs: Programs
 ) -> None:
-    """As Kafka's system test of transactions: two TransactionalMessageCopiers in one group, which abort at random."""
+    """Like Kafka's system test of transactions: two TransactionalMessageCopiers in one group, which abort at random."""
     broker = BrokerProcess(tmp_path / "data", QUICK)
     numbers = [str(number) for number in range(20_000)]
     partitions = 4
@@ -209,7 +209,7 @@ def test_copiers_copy_each_record_once_while_they_and_the_broker_are_killed(
 
 
 def test_mirror_maker_copies_each_record_once_while_it_and_both_brokers_are_killed(tmp_path: Path, java: str) -> None:
-    """Its `exactly.once.source.support` writes copies and the offsets that it has read up to in one transaction."""
+    """Its `exactly.once.source.support` writes copies and the offsets up to which it has read in one transaction."""
     numbers = [str(number) for number in range(9_000)]
     part = len(numbers) // 3
     settings = {

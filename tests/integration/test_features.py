@@ -71,7 +71,7 @@ def answer(client: RawClient, update: Update, version: int) -> Any:
 
 
 def answers(ours: RawClient, theirs: RawClient, update: Update, version: int) -> tuple[Any, Any]:
-    """Of muster, and of Kafka: its controller answers, and its broker learns of the change a moment later."""
+    """muster's answer and Kafka's: Kafka's controller answers, and its broker learns of the change a moment later."""
     found, expected = answer(ours, update, version), answer(theirs, update, version)
     deadline = time.monotonic() + PATIENCE_S
     while expected[-1] != found[-1] and time.monotonic() < deadline:
@@ -80,7 +80,7 @@ def answers(ours: RawClient, theirs: RawClient, update: Update, version: int) ->
 
 
 def updates(version: int) -> list[Update]:
-    """Those that a version of the request can say."""
+    """The updates that this version of the request can express."""
     said = [each for each in UPDATES if not each.validate_only and all(kind == UPGRADE for *_, kind in each.levels)]
     return UPDATES if version else said
 
@@ -105,7 +105,7 @@ def test_features_are_updated_as_by_kafka(tmp_path: Path, muster: BrokerProcess)
 
 @pytest.mark.slow
 def test_any_broker_of_a_cluster_updates_them_for_all(tmp_path: Path, zookeeper: ZooKeeperServer) -> None:
-    """Answered as by Kafka; each broker in turn is asked, and all follow, also one that was down."""
+    """Answered as by Kafka; each broker in turn is asked, and all follow, including one that was down."""
     settings = {"zookeeper.connect": zookeeper.chroot(), "offsets.topic.num.partitions": 1}
     kafka = KafkaBroker(tmp_path / "kafka", NEVER_KILLED)
     one, two = (BrokerProcess(tmp_path / f"muster{n}", {**settings, "node.id": n}) for n in (1, 2))
@@ -159,7 +159,7 @@ def test_a_level_outlives_the_broker_and_its_epoch_grows(muster: BrokerProcess) 
 
 
 def test_the_coordinator_follows_the_level(muster: BrokerProcess) -> None:
-    """A record that a broker of level 0 could not read, one of version 1, is written from level 1 on."""
+    """A record that a broker of level 0 could not read (version 1) is written from level 1 on."""
     client = RawClient(muster.bootstrap)
 
     def version_written(transactional_id: str) -> int:

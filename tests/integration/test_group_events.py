@@ -39,7 +39,7 @@ def read(bootstrap: str, enough: Callable[[list[dict[str, Any]]], bool]) -> list
 
 
 def has(*kinds: str) -> Callable[[list[dict[str, Any]]], bool]:
-    """Whether events of these kinds are there, so many of each."""
+    """Whether there are this many events of each of these kinds."""
     return lambda found: all([each["event"] for each in found].count(kind) >= kinds.count(kind) for kind in kinds)
 
 

@@ -1,4 +1,4 @@
-"""The topic of the groups on the wire: only the coordinator writes it, and it can be deleted, made, and damaged."""
+"""The topic of the groups on the wire: only the coordinator writes it, and it can be deleted, created, and damaged."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def delete(client: RawClient) -> int:
 
 
 async def on(broker: Broker, story: Any) -> None:
-    """Tell a story on a connection of its own."""
+    """Run a story on a connection of its own."""
 
     def tell() -> None:
         with RawClient(broker.bootstrap) as client:
@@ -54,7 +54,8 @@ async def on(broker: Broker, story: Any) -> None:
 
 
 async def test_only_kafkas_own_tools_may_write_it(tmp_path: Path) -> None:
-    """By their name, so anybody who takes it; what they write cannot cost the groups of the partition."""
+    """They are recognized by their client id, which anybody can use; what they write cannot cost the partition its
+    groups."""
 
     def poison(client: RawClient) -> None:
         assert commit(client, 5) == 0
@@ -74,7 +75,7 @@ async def test_only_kafkas_own_tools_may_write_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fsync", ["interval", "always"])
 async def test_deleting_it_deletes_the_groups(tmp_path: Path, fsync: str) -> None:
-    """As on Kafka, at once and for good: what is served afterwards is what a restart would find."""
+    """As on Kafka, at once and permanently: what is served afterwards is what a restart would find."""
 
     def story(client: RawClient) -> None:
         assert commit(client, 5) == 0
@@ -103,7 +104,7 @@ async def test_deleting_it_deletes_the_groups(tmp_path: Path, fsync: str) -> Non
 
 
 async def test_it_may_be_made_by_hand(tmp_path: Path) -> None:
-    """With another number of partitions than the settings say: that is where groups are looked for, now and later."""
+    """With another number of partitions than in the settings: groups are looked up there, now and later."""
 
     def story(client: RawClient) -> None:
         made = client.ask(m.CreateTopicsRequest([m.CreatableTopic(GROUP_METADATA_TOPIC, 3, 1)], 300_000), 7)

@@ -1,7 +1,7 @@
-"""Whole stories of groups, told to muster and to Apache Kafka 4.2 alike: both give the same answers, step by step.
+"""Whole stories of groups, played to muster and to Apache Kafka 4.2 alike: both give the same answers, step by step.
 
 Every member has a connection of its own, because a JoinGroup or SyncGroup that waits keeps its connection busy. Member
-ids differ between brokers and runs, so answers name members by who they are in the story.
+ids differ between brokers and runs, so answers name members by their names in the story.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def coming_and_going(stage: Stage) -> None:
     stage.heartbeat("c")
     stage.commit("a")
     stage.sync("c")
-    stage.sync("a", "b", "c")  # the leader gives itself nothing
+    stage.sync("a", "b", "c")  # the leader assigns nothing to itself
     stage.hear("a", "c")
     stage.syncs("b")
     stage.look()
@@ -67,7 +67,7 @@ def coming_and_going(stage: Stage) -> None:
     stage.join("b")
     stage.join("a")
     stage.hear("a", "b")
-    # Two may not be left when a leader goes: which of them Kafka makes the leader is its hash map's secret.
+    # No two members may remain when a leader leaves: Kafka's new leader depends on the order of its hash map.
     stage.leave("a", version=2)
     stage.joins("b")
     stage.look()
@@ -109,7 +109,8 @@ def guards(stage: Stage) -> None:
 
 
 def nothing_changed(stage: Stage) -> None:
-    """C5: who joins again without need is answered at once; the leader, or changed metadata, starts a rebalance."""
+    """C5: a member that rejoins without need is answered at once; the leader, or changed metadata, starts a
+    rebalance."""
     stable(stage, "a", "b")
     stage.joins("b")
     stage.join("b", protocols=[("range", OTHER_SUBSCRIPTION)])
@@ -146,7 +147,7 @@ def static_members(stage: Stage) -> None:
     stage.sync("b", group_instance_id="ib")
     stage.sync("a", "a", "b", group_instance_id="ia")
     stage.hear("a", "b")
-    # b restarts and takes its share; whoever had its place is fenced.
+    # b restarts and gets its assignment; its former member id is fenced.
     stage.joins("b2", instance="ib")
     stage.syncs("b2", group_instance_id="ib")
     stage.heartbeat("b", instance="ib")
@@ -154,11 +155,11 @@ def static_members(stage: Stage) -> None:
     stage.commit("b", group_instance_id="ib")
     stage.joins("b", instance="ib")
     stage.leave("b", instance="ib")
-    # The leader restarts: it is told of the members, but need not assign. Before version 9 it is not told.
+    # The leader restarts: it gets the members, but need not assign. Before version 9 it does not get them.
     stage.joins("a2", instance="ia")
     stage.joins("a3", instance="ia", version=8)
     stage.look()
-    # Somebody restarts while the group is changing.
+    # A member restarts while the group is rebalancing.
     stage.enter("c")
     stage.until("PreparingRebalance")
     stage.join("b3", instance="ib")
@@ -170,14 +171,14 @@ def static_members(stage: Stage) -> None:
     stage.join("c")
     stage.join("a3", instance="ia")
     stage.hear("a3", "b4", "c")
-    # An operator takes one out by its name.
+    # An operator removes one by its instance id.
     stage.leave("operator", member_id="", instance="ib")
     stage.heartbeat("b4", instance="ib")
     stage.look()
 
 
 def by_hand(stage: Stage) -> None:
-    """J7: a consumer that assigns itself commits without being a member, and makes a group by it."""
+    """J7: a consumer that assigns itself commits without being a member, which creates a group."""
     stage.look()
     stage.commit("a", generation=-1)
     stage.commit("a", generation=-1, version=2)
@@ -194,7 +195,7 @@ def by_hand(stage: Stage) -> None:
 
 
 def falling_silent(stage: Stage) -> None:
-    """H1, H5: who sends no heartbeat for its session timeout is removed, and the rest rebalances."""
+    """H1, H5: a member that sends no heartbeat for its session timeout is removed, and the rest rebalances."""
     stage.enter("a")
     stage.hear("a")
     stage.enter("b", session_timeout_ms=10_000)
@@ -215,7 +216,7 @@ def falling_silent(stage: Stage) -> None:
 
 
 def named_twice(stage: Stage) -> None:
-    """A protocol that is named twice is not chosen; an assignment for somebody who is no member is ignored."""
+    """A protocol that is named twice is not chosen; an assignment for a non-member is ignored."""
     stage.enter("a", protocols=[("range", SUBSCRIPTION), ("range", OTHER_SUBSCRIPTION), ("sticky", SUBSCRIPTION)])
     stage.hear("a")
     stage.ids["ghost"] = "ghost-1"
@@ -226,7 +227,7 @@ def named_twice(stage: Stage) -> None:
 
 
 def handed_out(stage: Stage) -> None:
-    """An id that was handed out, and is given back, or used by a heartbeat, a commit, or a join of another kind."""
+    """An id that was given out, and is returned, or used by a heartbeat, a commit, or a join of another kind."""
     stable(stage, "a")
     stage.joins("p")
     stage.heartbeat("p")
@@ -298,7 +299,7 @@ def look_everywhere(stage: Stage) -> None:
 
 
 def delete_it(stage: Stage) -> None:
-    """Delete an offset of the group, and the group, which may not be there, beside one that never is."""
+    """Delete an offset of the group, and the group, which may not exist, along with one that never exists."""
     operator = stage.connection("operator")
     forgotten = a.OffsetDeleteRequestTopic(stage.topic, [a.OffsetDeleteRequestPartition(1)])
     stage.told.append(("operator", code(operator.ask(a.OffsetDeleteRequest(stage.group, [forgotten]), 0))))
@@ -308,7 +309,7 @@ def delete_it(stage: Stage) -> None:
 
 
 def without_a_name(stage: Stage) -> None:
-    """Requests that name no group. Not on brokers that are shared: they have one such group for all."""
+    """Requests with an empty group id. Not on shared brokers: they have only one such group for all tests."""
     stage.group = ""
     ready_group(stage.connection("operator").ask, stage.group, stage.topic)
     look_everywhere(stage)
@@ -335,7 +336,7 @@ def without_a_name(stage: Stage) -> None:
 
 
 def bad_commits(stage: Stage) -> None:
-    """Offsets below zero, notes that are too long, partitions and topics that are not there."""
+    """Negative offsets, metadata that is too long, partitions and topics that do not exist."""
     stable(stage, "a")
     for offset, note in ((-1, ""), (-2, ""), (5, "x" * 4096), (6, "x" * 4097), (7, None), (2**63 - 1, "\u00fc" * 4096)):
         partitions = [m.OffsetCommitRequestPartition(1, offset, -1, note)]
@@ -355,7 +356,7 @@ def bad_commits(stage: Stage) -> None:
 
 
 def a_topic_that_goes(stage: Stage) -> None:
-    """What was committed for a topic goes with it, and does not come back with another of its name."""
+    """What was committed for a topic is removed with it, and does not return with another topic of its name."""
     operator = stage.connection("operator")
     stage.commit("a", generation=-1)
     stage.look()
@@ -372,7 +373,7 @@ def a_topic_that_goes(stage: Stage) -> None:
 
 
 def left_twice(stage: Stage) -> None:
-    """Several members leave in one request, some of them twice, some of them nobody."""
+    """Several members leave in one request, some of them twice, some of them unknown."""
     stable(stage, "a", "b")
     gone = [m.MemberIdentity(stage.ids["b"]), m.MemberIdentity(stage.ids["b"]), m.MemberIdentity("x", "y")]
     stage.send("operator", m.LeaveGroupRequest(stage.group, members=gone), 5)
@@ -389,7 +390,7 @@ def left_twice(stage: Stage) -> None:
 
 
 def static_names(stage: Stage) -> None:
-    """Static members with ids, names and wishes that are not theirs."""
+    """Static members with ids, names and subscriptions that are not theirs."""
     stage.joins("a", instance="ia")
     stage.syncs("a", "a", group_instance_id="ia")
     stage.joins("a", instance="ib")
@@ -421,10 +422,10 @@ def out_of_turn(stage: Stage) -> None:
     stage.until("PreparingRebalance")
     stage.syncs("a", "a", protocol_name="range")
     stage.commit("a")
-    stage.ids["b2"] = stage.ids["b"]  # on another connection: its own waits
+    stage.ids["b2"] = stage.ids["b"]  # on another connection: its own is waiting
     stage.commit("b2", generation=0)
     stage.heartbeat("b2", 0)
-    stage.leave("b2")  # Kafka leaves its JoinGroup without an answer
+    stage.leave("b2")  # Kafka leaves its JoinGroup unanswered
     stage.joins("a")
     stage.delete()
     stage.leave("a")
@@ -434,7 +435,7 @@ def out_of_turn(stage: Stage) -> None:
 
 
 def a_group_that_comes_again(stage: Stage) -> None:
-    """An empty group takes another protocol type; a deleted one begins at the beginning."""
+    """An empty group takes another protocol type; a deleted one starts from the beginning."""
     stable(stage, "a")
     stage.commit("a")
     stage.leave("a")

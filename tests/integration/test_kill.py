@@ -1,4 +1,5 @@
-"""kill -9 of the broker under load: what was acknowledged is there afterwards, once, and commits never go back."""
+"""kill -9 of the broker under load: acknowledged records are there afterwards, exactly once, and commits never go
+back."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ RETRIABLE = {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, 
 
 
 class Worker(threading.Thread):
-    """Sends one request after the other, and each again on a new connection if the broker is killed meanwhile."""
+    """Sends one request after the other, repeating each on a new connection if the broker is killed meanwhile."""
 
     def __init__(self, broker: BrokerProcess, partition: int) -> None:
         super().__init__(daemon=True)
@@ -54,7 +55,7 @@ class Worker(threading.Thread):
         raise NotImplementedError
 
     def ask(self, request: Request[Any], version: int) -> Any:
-        """The answer, from whichever life of the broker."""
+        """The answer, from whichever run of the broker."""
         while True:
             try:
                 if self._client is None:

@@ -1,4 +1,4 @@
-"""kill -9 right behind the answer to what an admin changes: it holds in the broker's next life."""
+"""kill -9 right after the answer to an admin's change: the change is still there after the broker's restart."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def ask(broker: BrokerProcess, request: Any, version: int) -> Any:
 
 
 def kill_behind(broker: BrokerProcess, request: Any, version: int) -> Any:
-    """The answer to a request, whose broker is killed then, and started again."""
+    """The answer to a request whose broker is killed after that and started again."""
     answer = ask(broker, request, version)
     broker.kill()
     broker.start()

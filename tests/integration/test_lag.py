@@ -1,4 +1,5 @@
-"""`muster lag` on muster and on Apache Kafka 4.2, beside Kafka's own tool; its port, while the cluster is away too."""
+"""`muster lag` on muster and on Apache Kafka 4.2, compared with Kafka's own tool; its port, also while the cluster is
+down."""
 
 from __future__ import annotations
 
@@ -84,7 +85,7 @@ def fill(bootstrap: str, topic: str, counts: dict[int, int]) -> None:
 
 @contextmanager
 def some_group(bootstrap: str) -> Iterator[tuple[str, str]]:
-    """A topic, and a group that is behind by 7, 0 and 20 in its partitions, and never committed the fourth."""
+    """A topic, and a group that lags by 7, 0 and 20 in its partitions, and never committed in the fourth."""
     topic = group = f"lag-{uuid4().hex[:8]}"
     with Admin(bootstrap_servers=bootstrap) as admin:
         admin.create_topics([NewTopic(topic, num_partitions=4)])
@@ -109,7 +110,7 @@ def bootstrap(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 def kafkas_word(bootstrap: str, group: str) -> dict[int, tuple[str, str, str]]:
-    """Offset, end and lag of each partition, as Kafka's tool has them."""
+    """Offset, end and lag of each partition, according to Kafka's tool."""
     done = run_kafka_class(TOOL, "--timeout", "300000", "--bootstrap-server", bootstrap, "--describe", "--group", group)
     rows = [line.split() for line in done.stdout.splitlines() if line.startswith(group)]
     return {int(row[2]): (row[3], row[4], row[5]) for row in rows}
@@ -140,7 +141,7 @@ def test_the_lag_is_that_of_kafkas_tool(bootstrap: str) -> None:
             place = {("consumergroup", group), ("topic", topic)}
             seconds = "kafka_consumergroup_lag_seconds", frozenset({*place, ("partition", "1")})
             lag_sum = "kafka_consumergroup_lag_sum", frozenset(place)
-            # The first look to see the new records may come amid them.
+            # The first sample with the new records may be taken while they are being written.
             seen = until(url, lambda found: found.get(seconds, 0) > 0 and found.get(lag_sum, 0) >= 7 + 6 + 20)
             assert seen[seconds] < PATIENCE_S
             assert seen["kafka_consumergroup_lag", frozenset({*place, ("partition", "0")})] == 7
@@ -152,7 +153,7 @@ def test_the_lag_is_that_of_kafkas_tool(bootstrap: str) -> None:
 
 
 def test_a_cluster_that_wants_tls_and_a_password(tmp_path: Path, secure_kafka: SecureKafka) -> None:
-    """It is looked at as any other; and nothing that is told has the password."""
+    """It works as with any other cluster, and no output contains the password."""
     properties = tmp_path / "client.properties"
     properties.write_text(
         f"security.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-512\nssl.truststore.type=PEM\n"
@@ -195,7 +196,7 @@ def test_a_cluster_that_goes_is_down_and_comes_back(tmp_path: Path) -> None:
             assert process.wait(PATIENCE_S) == 0
             assert process.stderr is not None
             lines = process.stderr.read().splitlines()
-    # Said once for all the looks of the outage. On a busy machine a look may take too long before or after that.
+    # Reported once for the whole outage. On a busy machine a sample may also take too long before or after it.
     said = ["reading the lag of groups again" in line for line in lines if "the lag of groups" in line]
     assert said[:2] == [False, True]
     assert said == [number % 2 == 1 for number in range(len(said))]

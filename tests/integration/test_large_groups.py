@@ -1,4 +1,4 @@
-"""Groups as large as their record may be, and larger: muster and Apache Kafka 4.2 refuse the same ones."""
+"""Groups whose record has the maximum size, and larger ones: muster and Apache Kafka 4.2 refuse the same ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def bootstrap(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 def play(bootstrap: str, metadata: int, share: int, protocols: int = 1) -> tuple[ErrorCode, ErrorCode]:
-    """A member joins a group of its own and gives itself a share: the errors of JoinGroup and SyncGroup."""
+    """A member joins its own group and assigns to itself: the errors of JoinGroup and SyncGroup."""
     group_id = f"large-{uuid.uuid4().hex}"
     client = RawClient(bootstrap)
     client.ask(m.FindCoordinatorRequest(coordinator_keys=[group_id]), 4)

@@ -1,4 +1,4 @@
-"""What is said of batches that lie: what Apache Kafka says, to the field; and what is written can be read."""
+"""The answers to batches that lie: the same as Apache Kafka's, field by field; and what is written can be read."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_lies_are_answered_as_by_kafka(tmp_path: Path) -> None:
 
 
 def read_all(client: RawClient, topic: str) -> None:
-    """All that was written can be read, and the header tells the largest time of the records."""
+    """Everything that was written can be read, and the header has the largest time of the records."""
     offset = end = 0
     while offset == 0 or offset < end:
         asked = m.FetchPartition(0, fetch_offset=offset, partition_max_bytes=1 << 20)

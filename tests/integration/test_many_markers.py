@@ -1,5 +1,5 @@
 """Transactions in many partitions, whose markers are written a slice at a time: with clients that do not wait for the
-end, a disk that is full in the middle of it, and kill -9."""
+end, a disk that becomes full in the middle of it, and kill -9."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def begun(client: RawClient, name: str, records: int = 0) -> TransactionSide:
 
 
 def ends(client: RawClient) -> list[list[int]]:
-    """Of each partition the last stable offset and the high watermark."""
+    """The last stable offset and the high watermark of each partition."""
     found: list[list[int]] = [[] for _ in range(PARTITIONS)]
     for isolation in (1, 0):
         for each in client.ask(ends_request(isolation), 4).topics[0].partitions:
@@ -74,7 +74,7 @@ def end_request(side: TransactionSide) -> t.EndTxnRequest:
 
 
 def until_settled(client: RawClient) -> None:
-    """Until no transaction is open or being finished."""
+    """Wait until no transaction is open or being finished."""
     asked = t.ListTransactionsRequest(["Ongoing", "PrepareCommit", "PrepareAbort"])
     while (found := client.ask(asked, 0)).error_code or found.transaction_states:
         pass
@@ -96,7 +96,7 @@ def test_transactions_whose_clients_leave_at_once_are_finished(broker: BrokerPro
 
 @pytest.mark.slow
 def test_an_end_that_is_repeated_and_records_that_come_amid_it(broker: BrokerProcess) -> None:
-    """Each partition has one marker. A record that comes before it is part of the transaction, as in Kafka; none comes
+    """Each partition has one marker. A record that comes before it belongs to the transaction, as in Kafka; none comes
     after it without a transaction."""
     with RawClient(broker.bootstrap) as client, RawClient(broker.bootstrap) as again:
         side = begun(client, "x", records=50)
@@ -107,7 +107,8 @@ def test_an_end_that_is_repeated_and_records_that_come_amid_it(broker: BrokerPro
         until_settled(client)
         assert answers[0] == ErrorCode.NONE
         assert set(answers) <= {ErrorCode.NONE, ErrorCode.CONCURRENT_TRANSACTIONS}
-        again_later = ErrorCode.NOT_ENOUGH_REPLICAS  # what CONCURRENT_TRANSACTIONS is to clients of this version
+        # The equivalent of CONCURRENT_TRANSACTIONS for clients of this version.
+        again_later = ErrorCode.NOT_ENOUGH_REPLICAS
         assert set(late) <= {ErrorCode.NONE, again_later, ErrorCode.INVALID_TXN_STATE}
         written = [2 + (not error) for error in late] + [1] * (PARTITIONS - 50)
         assert ends(client) == [[end, end] for end in written]
@@ -137,7 +138,7 @@ def test_a_broker_that_is_killed_amid_markers_writes_the_others(broker: BrokerPr
         client = RawClient(broker.bootstrap)
         side = begun(client, f"killed-{number}", records=20)
         before = ends(client)
-        # Asked at once: on a busy machine all markers would be written before the next request came.
+        # Requested in the same moment: on a busy machine all markers would be written before the next request came.
         client.send(end_request(side), 3)
         client.send(ends_request(0), 4)
         assert not client.receive(t.EndTxnRequest, 3).error_code
@@ -150,7 +151,7 @@ def test_a_broker_that_is_killed_amid_markers_writes_the_others(broker: BrokerPr
             until_settled(client)
             now = ends(client)
         assert all(stable == end for stable, end in now)
-        # A marker that was written before its coordinator had noted it is written again.
+        # A marker that was written before its coordinator had recorded it is written again.
         assert all(end - first in (1, 2) for (end, _), (_, first) in zip(now, before, strict=True))
         expected = [end for end, _ in now]
         if seen != expected:
@@ -165,7 +166,7 @@ def test_a_broker_that_is_killed_amid_markers_writes_the_others(broker: BrokerPr
 async def test_a_disk_that_is_full_amid_markers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: int, part: int
 ) -> None:
-    """Once it has space, each partition gets its marker, and no reader has met half of one."""
+    """Once there is space, each partition gets its marker, and no reader has found half of one."""
     monkeypatch.setattr(slices, "SLICE_S", 0)
     disk, count = FaultyDisk(), 12
     async with running(tmp_path, files=disk) as broker:
@@ -185,7 +186,7 @@ async def test_a_disk_that_is_full_amid_markers(
         await in_thread(lambda: side.add(3, None, *places(count)))
         await in_thread(lambda: side.settled(side.add_offsets))
         while (await in_thread(side.commit_offsets)).topics[0].partitions[0].error_code:
-            pass  # the group's coordinator is being loaded
+            pass  # the group's coordinator is still loading
         for index in range(count):
             assert not (await in_thread(lambda: side.produce(9, partition=index))).error_code  # noqa: B023
         ended = asyncio.ensure_future(in_thread(client.ask, end_request(side), 3))

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 @contextmanager
 def serving(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
-    """`muster serve`, its address, and that of its metrics."""
+    """`muster serve`, its address, and the address of its metrics."""
     command = [sys.executable, "-m", "muster", "serve", "--port", "0", "--data-dir", str(folder), *options]
     command += ["-o", "group.initial.rebalance.delay.ms=0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -1,4 +1,4 @@
-"""Apache Kafka's MirrorMaker 2 copies topics out of muster's broker, into it, and from one of them to another."""
+"""Apache Kafka's MirrorMaker 2 copies topics from muster's broker, into it, and from one muster broker to another."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Copy = tuple[int, bytes | None, bytes | None, int, tuple[tuple[str, bytes | None
 
 
 class Side:
-    """One of the clusters, and what there is."""
+    """One of the clusters, and its contents."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -35,7 +35,7 @@ class Side:
         eventually(lambda: self.partitions(topic) == partitions)
 
     def partitions(self, topic: str) -> int:
-        """How many a topic has; 0 where there is none."""
+        """The number of partitions of a topic; 0 if it does not exist."""
         found = self.ask(lambda admin: admin.describe_topics([topic], raise_errors=False)[topic])
         return len(found.partitions) if isinstance(found, TopicDescription) else 0
 
@@ -57,7 +57,7 @@ class Side:
                 producer.send(topic, value, key=text, partition=number % partitions, headers=[("number", text)])
 
     def read(self, topic: str, group: str | None = None) -> set[Copy]:
-        """Everything, by a consumer that begins at the group's offsets; with a group it commits."""
+        """All records, read by a consumer that begins at the group's offsets; with a group it commits."""
         places = [TopicPartition(topic, number) for number in range(self.partitions(topic))]
         records: set[Copy] = set()
         with Consumer(
@@ -73,7 +73,7 @@ class Side:
         return records
 
     def rest_of(self, topic: str, group: str) -> dict[int, int]:
-        """How much of each partition the group has not read; the group may have committed nothing of some."""
+        """How much of each partition the group has not read; it may have committed nothing in some of them."""
         places = [TopicPartition(topic, number) for number in range(self.partitions(topic))]
         found = self.ask(lambda admin: admin.list_consumer_group_offsets(group, raise_errors=False))
         assert isinstance(found, dict)
@@ -123,7 +123,7 @@ def test_topics_settings_records_and_groups_are_mirrored_through_a_killed_broker
         eventually(lambda: all(target.partitions(copy) == 3 for _, topic, target, copy in mirrors if topic == orders))
         eventually(lambda: there.config(copied, "retention.ms") == "172800000")
         eventually(lambda: here.config(f"{kafka}.{bills}", "max.message.bytes") == "600000")
-        # Its tasks start anew for the third partition, and what they had not yet noted of offsets then is never noted.
+        # Its tasks restart for the third partition, and offsets that they had not recorded by then are never recorded.
         here.produce(orders, 30, 3, start=100)
         eventually(mirrored)
 

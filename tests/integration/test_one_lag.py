@@ -1,4 +1,4 @@
-"""Whatever tells the lag of a group tells the same: everything is asked of one cluster, beside Kafka's own tool."""
+"""Everything that reports the lag of a group agrees: all of them use one cluster, and Kafka's own tool."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def by_muster_lag(bootstrap: str, group: str) -> Told:
 
 
 def by_metrics(bootstrap: str, group: str) -> Told:
-    """Only partitions with a lag are there."""
+    """Only partitions with a lag are listed."""
     with Admin(bootstrap_servers=bootstrap) as admin:
         pages = {family.name: family for family in families(LagWatch(admin, [group]).poll())}
     return {
@@ -128,7 +128,7 @@ def fill(cluster: Cluster, topic: str, counts: Mapping[int, int]) -> None:
 
 
 def leave_a_marker(cluster: Cluster, topic: str, partition: int) -> None:
-    """Write two records in a transaction: its end takes an offset, too."""
+    """Write two records in a transaction: its marker takes an offset, too."""
     producer = OutsideProducer({"bootstrap.servers": cluster.bootstrap, "transactional.id": uuid.uuid4().hex})
     producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
@@ -179,7 +179,7 @@ def test_all_tell_the_same_lag(request: pytest.FixtureRequest, cluster: Cluster)
         told = {way: ask(cluster.bootstrap, cluster.group) for way, ask in WAYS.items()}
     lag = {name: behind for name, behind in expected.items() if behind is not None}
     for way, found in told.items():
-        of_the_deleted = found.pop((deleted, 0), None)  # a group's offsets go with their topic, a moment later
+        of_the_deleted = found.pop((deleted, 0), None)  # a group's offsets are deleted with their topic, a moment later
         assert of_the_deleted is None, way
         assert found == (expected if way in NAMES_ALL else lag), way
 

@@ -1,7 +1,7 @@
 """Clients that others wrote, unmodified, in groups on muster: they join, leave and crash, and nothing is lost.
 
-Each story runs on a stream that never pauses. What a group is made of is asked of the broker, why it changed is read
-in its log, and Kafka's own ConsumerGroupCommand is the third to look.
+Each story runs on a stream that never pauses. The broker describes the members of a group, its log says why the group
+changed, and Kafka's own ConsumerGroupCommand is the third source.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ class Story:
         return member
 
     def settled(self) -> list[Share]:
-        """Wait until the members that should be there share all partitions; returns what each has."""
+        """Wait until the expected members share all partitions; returns what each has."""
         return self.cluster.shared_by(self.name, self.members, self.partitions)
 
     def leave(self, member: Member) -> None:
-        """Have a member leave; the broker sees it go by its own act."""
+        """Make a member leave; the broker notices that it left by itself."""
         self.left.append(member)
         self._end(member, member.leave, lambda line: re.search(rf"{member.client}' at \S+ left", line) is not None)
 
     def crash(self, member: Member) -> None:
-        """Kill a member; the broker finds out by its silence."""
+        """Kill a member; the broker notices its silence."""
         self._end(member, member.crash, lambda line: member.client in line and EXPIRED in line)
 
     def _end(self, member: Member, end: Callable[[], None], told: Callable[[str], bool]) -> None:
@@ -82,9 +82,9 @@ class Story:
     def handled(self, count: int) -> None:
         """Wait until all of the first `count` numbers have been handled: nothing is lost.
 
-        But for what kcat drops by itself: SIGTERM comes while kcat waits for a record; the record comes, and librdkafka
-        counts it as consumed; kcat sees that it is to end, and returns without printing it; closing commits it. That
-        is one record at most for each kcat that leaves.
+        Except for records that kcat itself drops: SIGTERM comes while kcat waits for a record; the record comes, and
+        librdkafka counts it as consumed; kcat notices the signal, and returns without printing it; closing commits it.
+        That is at most one record for each kcat that leaves.
         """
         dropped_by_kcat = sum(member.client == "with-kcat" for member in self.left)
         until(
@@ -93,12 +93,12 @@ class Story:
         )
 
     def account(self) -> str:
-        """What the broker has told of the group, and each member of itself: for the report of a failure."""
+        """What the broker has reported about the group, and each member about itself: for the message of a failure."""
         lines = [f"{self.name}, as the broker tells it:", *self._log_lines()]
         return "\n".join([*lines, *(member.account() for member in (*self.gone, *self.members))])
 
     def destroy(self) -> None:
-        """End what still runs."""
+        """Stop what is still running."""
         for member in self.members:
             member.destroy()
 
@@ -107,7 +107,7 @@ class Story:
 def stories(
     broker: BrokerProcess, names: Iterable[str], partitions: int, folder: Path
 ) -> Iterator[tuple[Feed, list[Story]]]:
-    """Groups with a topic each, of the same name, into which numbers flow."""
+    """Groups with one topic each, of the same name, to which numbers are written all the time."""
     cluster = Cluster(broker.bootstrap)
     told = [Story(broker, cluster, name, partitions, folder) for name in names]
     cluster.create([story.name for story in told], partitions)
@@ -124,7 +124,7 @@ def stories(
 
 
 def at_once(works: Iterable[Callable[[], object]]) -> None:
-    """Run all at the same time. A failure is raised, rather than what it brought upon those who waited at a barrier."""
+    """Run all at the same time. Raises the original failure, not those of others that waited at a barrier."""
     works = list(works)
     with ThreadPoolExecutor(len(works)) as pool:
         failures = [error for future in [pool.submit(work) for work in works] if (error := future.exception())]
@@ -211,7 +211,7 @@ def kafka_describes_offsets(broker: BrokerProcess, stories: list[Story]) -> None
 
 
 def kafka_sees_all_handled(broker: BrokerProcess, stories: list[Story], count: int) -> None:
-    """When all members are gone, every offset is committed up to the end."""
+    """After all members have left, every offset is committed up to the end."""
     rows = tables("--describe", "--all-groups", "--offsets", broker=broker)
     for story in stories:
         ends = {int(row["PARTITION"]): row for row in of_group(rows, story.name)}
@@ -226,7 +226,7 @@ def kafka_sees_all_handled(broker: BrokerProcess, stories: list[Story], count: i
 
 
 def join_and_leave_and_crash(client: str, story: Story, both_in: threading.Barrier, seen: threading.Barrier) -> None:
-    """One member is joined by a second, which leaves; a third comes, and the first, who leads, is killed."""
+    """One member is joined by a second, which leaves; a third joins, and the first, the leader, is killed."""
     first = story.start(client)
     assert [share.partitions for share in story.settled()] == [list(range(PARTITIONS))]
 
@@ -259,7 +259,7 @@ def test_each_client_joins_leaves_and_crashes(java: str, kcat: str, tmp_path: Pa
             seen.wait(PATIENCE_S)
 
         def together(part: Callable[[], None]) -> None:
-            """A part that fails lets nobody wait for it."""
+            """A part that fails makes nobody wait for it."""
             try:
                 part()
             except BaseException:
@@ -278,7 +278,8 @@ def test_each_client_joins_leaves_and_crashes(java: str, kcat: str, tmp_path: Pa
 
 
 def test_all_clients_in_one_group(java: str, kcat: str, tmp_path: Path) -> None:
-    """Whoever leads, the others understand: one after another goes, and one of them crashes, until one has all."""
+    """Whoever leads, the others understand it: one after another leaves, and one of them crashes, until one has
+    everything."""
     with (
         BrokerProcess(tmp_path / "data") as broker,
         stories(broker, ["mixed"], MIXED_PARTITIONS, tmp_path) as (feed, (story,)),
@@ -307,9 +308,9 @@ def test_all_clients_in_one_group(java: str, kcat: str, tmp_path: Path) -> None:
 
 
 def test_all_clients_in_one_group_to_which_the_coordinator_assigns(java: str, tmp_path: Path) -> None:
-    """None of them leads; each takes what it is given. The broker is killed, then one of them, and one leaves.
+    """None of them leads; each takes its assignment. The broker is killed, then one of them, and one leaves.
 
-    kcat, which ends itself when no broker is left, is not in it.
+    kcat, which ends itself when no broker is left, is not among them.
     """
     clients = [client for client in CLIENTS if client != "with-kcat"]
     with (

@@ -1,4 +1,4 @@
-"""The real peers that other tests rely on: started, shared, killed and brought back."""
+"""The real peers on which other tests rely: started, shared, killed and restarted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def topics(broker: KafkaBroker | KafkaCluster) -> set[str]:
 
 
 def create(broker: KafkaBroker | KafkaCluster, topic: str) -> None:
-    """Create a topic, which every broker that runs then knows."""
+    """Create a topic that is then known to every running broker."""
     command = ["--bootstrap-server", broker.bootstrap, "--create", "--topic", topic, "--partitions", "2"]
     created = run_kafka_class(TOPIC_COMMAND, *command)
     assert created.returncode == 0, created.stdout + created.stderr
@@ -52,7 +52,7 @@ def test_the_run_shares_one_cluster_of_three(kafka_cluster: KafkaCluster, run_fo
     create(kafka_cluster, "peers-cluster")
     with shared_kafka_cluster(run_folder / "kafka-cluster") as same:
         assert same.bootstrap == kafka_cluster.bootstrap
-    # Of this topic alone: to describe all fails where another test deletes one at that moment.
+    # Only this topic: describing all fails if another test deletes one at that moment.
     where = ["--bootstrap-server", kafka_cluster.bootstrap, "--topic", "peers-cluster"]
     described = run_kafka_class(TOPIC_COMMAND, *where, "--describe")
     assert "ReplicationFactor: 3" in described.stdout

@@ -1,4 +1,4 @@
-"""Arrow tables from a group's consumer, on muster and on Apache Kafka: what `poll` gives, as columns."""
+"""Arrow tables from a group's consumer, on muster and on Apache Kafka: the records of `poll`, as columns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def face(request):
 
 
 def read(consumer, count, columns=None):
-    """So many records or more, as one table."""
+    """At least this many records, as one table."""
     tables: list[pa.Table] = []
     until(
         lambda: sum(table.num_rows for table in tables) >= count,

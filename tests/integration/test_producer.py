@@ -1,4 +1,5 @@
-"""The producer on muster and on Apache Kafka: others read what it wrote, and a kill -9 costs and doubles nothing."""
+"""The producer on muster and on Apache Kafka: other clients read what it wrote, and a kill -9 neither loses nor doubles
+records."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from tests.support.faces import PATIENCE_S, new_topic, rest, until, until_known
 from tests.support.peers import KafkaBroker, KafkaCluster, run_kafka_class
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python reads its schemas in a way of older Pythons
+    warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python reads its schemas in a way that is deprecated
     from kafka import KafkaConsumer
     from kafka import TopicPartition as KafkaPlace
 
@@ -70,7 +71,7 @@ def read_confluent(bootstrap: str, topic: str, partitions: int, count: int) -> l
 
 def read_kafka_python(bootstrap: str, topic: str, partitions: int, count: int) -> list[list[Any]]:
     """The same, read by kafka-python."""
-    # Once it read nothing of a fresh topic, on three brokers of Apache Kafka, for as long as it keeps its metadata.
+    # It once read nothing from a fresh topic, on three brokers of Apache Kafka, until its metadata expired.
     consumer = KafkaConsumer(bootstrap_servers=bootstrap, check_crcs=True, metadata_max_age_ms=5_000)
     places = [KafkaPlace(topic, number) for number in range(partitions)]
     consumer.assign(places)
@@ -100,7 +101,7 @@ def test_others_read_what_it_wrote(bootstrap, codec):
     assert [(found.partition, found.offset) for found in told] == [(n % 3, n // 3) for n in range(len(RECORDS))]
     assert [found.timestamp for found in told] == [timestamp for _, _, timestamp in RECORDS]
     assert read_confluent(bootstrap, name, 3, len(RECORDS)) == written
-    if codec in ("none", "gzip"):  # those that it has without further packages
+    if codec in ("none", "gzip"):  # those that it supports without further packages
         assert read_kafka_python(bootstrap, name, 3, len(RECORDS)) == written
 
 
@@ -128,7 +129,7 @@ def test_a_topic_comes_into_being_when_it_is_written_to(bootstrap):
 
 
 def test_a_deleted_topic_is_not_brought_back_by_records_for_another(bootstrap):
-    """Both clusters create the topics that a Metadata request names, where it does not forbid that."""
+    """Both clusters create the topics that a Metadata request names, unless it forbids that."""
     gone, other = new_topic(bootstrap, 1), new_topic(bootstrap)
     with Producer(bootstrap_servers=bootstrap) as producer, Admin(bootstrap_servers=bootstrap) as admin:
         producer.send_and_wait(gone, b"before")
@@ -137,7 +138,7 @@ def test_a_deleted_topic_is_not_brought_back_by_records_for_another(bootstrap):
         producer.send_and_wait(other, b"after")
         assert gone not in {found.name for found in admin.list_topics()}
         producer.send_and_wait(gone, b"written to again")
-        # Of three brokers the one that the admin asks may not have heard of it yet.
+        # The one of three brokers that the admin asks may not know it yet.
         until(lambda: gone in {found.name for found in admin.list_topics()}, rest)
 
 
@@ -162,14 +163,15 @@ def test_batches_that_the_broker_finds_too_large_are_split(bootstrap):
 
 
 def test_keys_are_where_javas_producer_puts_them(bootstrap):
-    """The same keys written by Kafka's own producer into a topic of as many partitions."""
+    """The same keys written by Kafka's own producer into a topic with as many partitions."""
     ours, javas = new_topic(bootstrap, 7), new_topic(bootstrap, 7)
     keys = ["N14228", "ключ", "a", "", "x" * 300, *(f"key-{number}" for number in range(200))]
     lines = "".join(f"{key}\tv\n" for key in keys)
     properties = ["--property", "parse.key=true", "--property", "key.separator=\t"]
     done = run_kafka_class(
         "org.apache.kafka.tools.ConsoleProducer",
-        # Its own request timeout is 1.5 s: what it gives up after three times is lost, and its exit code is 0.
+        # Its own request timeout is 1.5 s: a record that it gives up after three attempts is lost, and its exit code is
+        # 0.
         *("--bootstrap-server", bootstrap, "--topic", javas, *properties, "--request-timeout-ms", "60000"),
         stdin=lines,
     )
@@ -196,7 +198,7 @@ def test_records_without_keys_spread_over_the_partitions(bootstrap):
 
 @pytest.mark.parametrize("idempotent", [True, False])
 def test_leaving_with_means_that_all_is_written_and_told(bootstrap, idempotent):
-    """The loop of the README. The first records of a producer wait for their topic, and for a producer id."""
+    """The loop in the README. The first records of a producer wait for their topic, and for a producer id."""
     name = new_topic(bootstrap, 8)
     told: list[RecordMetadata | MusterError | None] = []
     with Producer(bootstrap_servers=bootstrap, enable_idempotence=idempotent) as producer:
@@ -228,7 +230,7 @@ def test_flush_means_that_all_before_it_is_told(bootstrap):
 
 
 class MortalCluster:
-    """Three brokers, of which two are killed in turn: the first is the controller."""
+    """Three brokers, two of which are killed in turn: the first is the controller."""
 
     def __init__(self, cluster: KafkaCluster) -> None:
         self.bootstrap = cluster.bootstrap
@@ -257,7 +259,7 @@ def mortal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BrokerPro
 
 
 class Writer:
-    """Sends numbered records to three partitions from a thread of its own until it is told to stop."""
+    """Sends numbered records to three partitions from its own thread until it is stopped."""
 
     def __init__(self, producer: Producer, name: str) -> None:
         self.sent = 0

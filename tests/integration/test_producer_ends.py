@@ -1,4 +1,4 @@
-"""However a script ends, its producer delivers what it accepted, or says that it did not; and nothing hangs."""
+"""However a script ends, its producer delivers what it accepted, or reports that it did not; and nothing hangs."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Script:
         os.kill(self._process.pid, signal.SIGINT)
 
     def end(self) -> int:
-        """Wait until it ends by itself; keeps what it said."""
+        """Wait until it ends; keeps its output."""
         out, self.said = self._process.communicate(timeout=PATIENCE_S)
         self.printed = out
         return self._process.returncode
@@ -88,7 +88,7 @@ def run(folder: Path, text: str, *arguments: str) -> Script:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_a_script_that_ends_without_close_has_sent_everything(bootstrap, topic, tmp_path, host):
-    """A name has to be looked up when the interpreter has no threads for that any more."""
+    """A name must be resolved when the interpreter no longer has threads for that."""
     text = """
         producer = Producer(bootstrap_servers=BOOTSTRAP)
         for number in range(500):

@@ -1,4 +1,4 @@
-"""An interrupt at any line of send, flush and close: each accepted record has one outcome, and the producer goes on.
+"""An interrupt at any line of send, flush and close: each accepted record has one outcome, and the producer continues.
 
 A trace function raises KeyboardInterrupt in the calling thread at one line after the other of muster's own code, which
 is where Python could deliver a Ctrl-C.
@@ -35,7 +35,7 @@ PATIENCE_S = 180
 
 
 class Ledger:
-    """What was given to producers of one topic, and what they have told."""
+    """The records given to producers of one topic, and the outcomes that they reported."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -65,7 +65,8 @@ class Ledger:
         self.accepted.add(number)
 
     def check(self) -> None:
-        """All producers are closed: each record was told once, and the log has what was acknowledged, once."""
+        """After all producers are closed: each record was reported once, and the log has every acknowledged one,
+        once."""
         deadline = time.monotonic() + PATIENCE_S
         while not self.accepted <= self.told.keys():
             assert time.monotonic() < deadline, f"not told: {sorted(self.accepted - self.told.keys())}"
@@ -109,7 +110,7 @@ def test_interrupts_in_send(ledger, linger_ms):
 
 
 def test_interrupts_in_the_first_send(ledger):
-    """The one that starts the thread."""
+    """The send that starts the thread."""
     for at in itertools.count():
         producer = ledger.producer()
         got_there = interrupted(at, partial(ledger.send, producer))
@@ -145,7 +146,7 @@ def test_interrupts_in_flush(ledger):
 
 
 def producers_threads() -> int:
-    """How many there are. A broker of this process may begin a thread at any time."""
+    """The number of threads. A broker in this process may start a thread at any time."""
     return sum(thread.name == "muster-producer" for thread in threading.enumerate())
 
 
@@ -168,7 +169,8 @@ def test_interrupts_in_close(ledger):
 
 
 def test_threads_that_send_flush_and_close_at_the_same_moment(ledger):
-    """Each accepted record has its outcome, and what every flush that returned had before it is acknowledged."""
+    """Each accepted record has its outcome, and everything that was accepted before a completed flush is
+    acknowledged."""
     lock = threading.Lock()
     refused: list[MusterError] = []
 

@@ -1,4 +1,4 @@
-"""The pytest plugin, in runs of pytest of its own: what a stranger's tests see of it."""
+"""The pytest plugin, in separate runs of pytest: what a user's tests see of it."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ asyncio_default_fixture_loop_scope = function
 
 
 class Run:
-    """Runs of pytest in a folder of their own."""
+    """Runs of pytest in their own folder."""
 
     def __init__(self, pytester: pytest.Pytester) -> None:
         self.pytester = pytester
         self.configure()
 
     def configure(self, **settings: object) -> None:
-        """These settings of pytest.ini, in place of earlier ones."""
+        """Use these settings in pytest.ini, instead of earlier ones."""
         lines = [f"{name} = {value}" for name, value in settings.items()]
         self.pytester.makeini("\n".join([CONFIGURED, *lines]))
 
     def __call__(self, program: str, *options: str, **outcomes: int) -> str:
-        """Run the tests of a file; what pytest has printed, once the outcomes are those."""
+        """Run the tests in a file; returns pytest's output, once the outcomes match."""
         self.pytester.makepyfile(test_stranger=program)
         done = self.pytester.runpytest_subprocess("-v", *options, timeout=240)
         done.assert_outcomes(**outcomes)
@@ -44,7 +44,7 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
 @pytest.fixture
 def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(CACHE))  # its home is another: ZooKeeper would be fetched again
+    monkeypatch.setenv("XDG_CACHE_HOME", str(CACHE))  # its home is different: ZooKeeper would be downloaded again
     return Run(pytester)
 
 
@@ -67,7 +67,7 @@ def test_nothing_is_imported_until_a_test_asks_for_a_fixture(run: Run) -> None:
 
 
 def test_the_assertions_of_muster_are_left_as_they_are(run: Run) -> None:
-    """As pytest marks them where muster is installed from a wheel."""
+    """As pytest marks them if muster is installed from a wheel."""
     conftest = """
         import pytest
 

@@ -1,6 +1,7 @@
 """Elections, reassignments and folders of logs, to muster and to Apache Kafka 4.2 with the same bytes.
 
-As test_admin_matches_kafka.py. What is asked is what one broker can be asked: nothing of it moves anything.
+Like test_admin_matches_kafka.py. The requests are limited to those that one broker can answer: none of them moves
+anything.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ ELSEWHERE = "/no/folder"
 
 
 def sentences(steps: list[Step], worlds: tuple[World, World], version: int) -> None:
-    """Both say why in the same words, partition by partition."""
+    """Both give the reason in the same words, partition by partition."""
     for label, build in steps:
         ours, theirs = (told(world.client.ask(build(world), version)) for world in worlds)
         assert ours == theirs, label
 
 
 def told(value: Any) -> list[str | None]:
-    """All messages of an answer, in its order."""
+    """All messages of a response, in its order."""
     if isinstance(value, list):
         return [each for one in value for each in told(one)]
     fields = value.__slots__ if isinstance(value, Struct) else ()
@@ -65,7 +66,7 @@ def test_elect_leaders(worlds: tuple[World, World]) -> None:
 
 
 def test_elect_all_leaders(worlds: tuple[World, World]) -> None:
-    """Each topic is named; its partitions are not, for none of them wants an election."""
+    """Each topic is named; its partitions are not, because none of them needs an election."""
 
     def of_this_test(found: Any) -> None:
         results = found["replica_election_results"]
@@ -138,7 +139,7 @@ def test_list_partition_reassignments(worlds: tuple[World, World]) -> None:
 
 
 def test_alter_replica_log_dirs(worlds: tuple[World, World]) -> None:
-    long = "l" * 213  # of one more Kafka says that the folder would have too long a name
+    long = "l" * 213  # with one letter more, Kafka also says that the folder's name would be too long
     for world in worlds:
         created = world.client.ask(m.CreateTopicsRequest([m.CreatableTopic(long, 1, 1)], 20_000), 7).topics
         assert created[0].error_code == 0

@@ -1,4 +1,4 @@
-"""The pages of the demo and of a comparison in a real browser: they load, lay themselves out, show what they got."""
+"""The pages of the demo and of a comparison in a real browser: they load, are laid out, and show their data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.peers import Chromium
 
 pytestmark = pytest.mark.slow
 
-# Appended to a copy of the page: what the browser makes of it, left in the document for --dump-dom.
+# Appended to a copy of the page: the browser's results, left in the document for --dump-dom.
 MEASURE = """<script>
 const outside = [...document.querySelectorAll("svg text")].filter(text => {
   const box = text.getBoundingClientRect(), chart = text.ownerSVGElement.getBoundingClientRect();

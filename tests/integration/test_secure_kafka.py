@@ -1,4 +1,4 @@
-"""Clients on a real Apache Kafka whose listeners want TLS and SASL: what works, and what is said when it does not."""
+"""Clients on a real Apache Kafka whose listeners require TLS and SASL: what works, and the errors otherwise."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_a_token(secure: SecureKafka) -> None:
 
 
 def refusals(kafka: SecureKafka) -> dict[str, tuple[str, dict[str, Any], str]]:
-    """Each way to be refused: the listener, the settings, what is said."""
+    """Each way of being refused: the listener, the settings, the error."""
     other = {"ssl.keystore.location": str(kafka.certificates.path("other-client"))}
     plain = sasl("PLAIN", password="hush-wrong")
     over_tls = plain | trusting(kafka) | {"security.protocol": "SASL_SSL"}
@@ -199,7 +199,7 @@ def test_each_refusal_has_its_own_sentence_and_ends_the_call(
     with Producer(settings, bootstrap_servers=address) as producer:
         with pytest.raises(AuthenticationError, match=said) as by_producer:
             producer.send_and_wait(topic, b"one")
-        with pytest.raises(AuthenticationError, match=said):  # not dead: it tries once more, and is told again
+        with pytest.raises(AuthenticationError, match=said):  # not closed: it tries once more, and fails again
             producer.send_and_wait(topic, b"two")
     for group in None, topic:
         with Consumer(settings, bootstrap_servers=address, group_id=group) as consumer:
@@ -254,10 +254,11 @@ def test_one_broker_that_cannot_be_trusted_does_not_keep_clients_from_the_others
 async def test_clients_prove_themselves_again_before_the_brokers_trust_ends(
     secure: SecureKafka, mechanism: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Through twice the time for which the broker trusts: no connection ends, nothing is lost or read twice."""
-    # Earlier than usual: at 95% of some seconds, a busy broker would read too late what was sent in time.
+    """For twice the time that the broker trusts an authentication: no connection ends, nothing is lost or read
+    twice."""
+    # Earlier than usual: at 95% of a few seconds, a busy broker would read too late what was sent in time.
     monkeypatch.setattr(connection, "REAUTHENTICATE_AT", (0.3, 0.4))
-    # With a fresh token: a cached one lasts less and less, and Kafka takes none within a second of the one before.
+    # With a fresh token: a cached one lasts less and less, and Kafka accepts none within a second of the previous one.
     monkeypatch.setattr(tokens, "_REFRESH_AT", 0.2)
     caplog.set_level(logging.INFO, "muster.client")
     fetched = itertools.count()

@@ -1,4 +1,4 @@
-"""The Kafka with TLS and SASL that docs/reference/security.md has its readers start."""
+"""The Kafka with TLS and SASL that readers of docs/reference/security.md start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`muster serve` as an operator meets it."""
+"""`muster serve` as an operator runs it."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_consumers_that_do_not_read_leave_descriptors_to_others(tmp_path: Path) 
                 client.ask(m.ProduceRequest(acks=1, timeout_ms=20_000, topic_data=data), 8)
             asked = [m.FetchPartition(number, fetch_offset=0, partition_max_bytes=2_000_000) for number in range(12)]
             request = m.FetchRequest(max_wait_ms=0, min_bytes=1, topics=[m.FetchTopic("t", partitions=asked)])
-            # Of each answer some ranges of files wait, one for each partition that the sockets have no room for.
+            # For each consumer some ranges of files wait, one for each partition that does not fit into the sockets.
             for _ in range(12):
                 consumer = held.enter_context(RawClient(broker.bootstrap))
                 consumer.send(request, 11)

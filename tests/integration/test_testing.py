@@ -1,4 +1,4 @@
-"""`muster.testing.kafka`: a broker of one's own for a test, with any client."""
+"""`muster.testing.kafka`: a test's own broker, with any client."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ def test_the_first_member_of_a_group_reads_after_these_requests() -> None:
     with muster.testing.kafka(in_process=True) as kafka:
         kafka.topic("orders", records=[b"42"])
         kafka.begin()
-        # On a busy machine the first heartbeat and the first commit by itself would be due before it has read.
+        # On a busy machine the first heartbeat and the first auto commit would be due before it has read.
         late = {"session_timeout_ms": 600_000, "heartbeat_interval_ms": 500_000, "auto_commit_interval_ms": 500_000}
         assert consume_one(kafka.bootstrap, "billing", **late, max_poll_interval_ms=600_000) == b"42"
         once = ("FindCoordinator", "SyncGroup", "OffsetFetch", "ListOffsets", "LeaveGroup")
         assert {api: kafka.requests(api) for api in once} == dict.fromkeys(once, 1)
         assert kafka.requests("JoinGroup") == 2  # the first answer has the member id
         assert kafka.requests("Heartbeat") == 0
-        # Where the join takes long, the metadata is asked for once more.
+        # If the join takes long, the metadata is requested once more.
         assert kafka.requests() - kafka.requests("Fetch") - kafka.requests("Metadata") <= 11, kafka.story()
         assert kafka.requests("Metadata") in (2, 3), kafka.story()
 

@@ -123,7 +123,8 @@ async def test_a_wait_that_blocks_the_loop_says_so() -> None:
 
 
 async def test_what_is_cancelled_while_it_is_entered_is_left_again() -> None:
-    """Its thread cannot be cancelled: the fault would stay without an owner, and connections would stay refused."""
+    """Its thread cannot be cancelled: the fault would remain without an owner, and connections would still be
+    refused."""
     entering, may_enter = threading.Event(), threading.Event()
 
     def slowly(kafka: muster.testing.Kafka, do: str) -> muster.testing.Fault:

@@ -1,4 +1,5 @@
-"""Schedules of faults against a test: one that is right passes all, for another the shortest that fails is shown."""
+"""Schedules of faults against a test: a correct test passes all, for a wrong one the shortest failing schedule is
+shown."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ VALUES = [b"%d" % number for number in range(20)]
 
 
 def at_least_once(kafka: Kafka) -> None:
-    """Handles each record at least once: what was read before a rebalance may come again."""
+    """Handles each record at least once: records read before a rebalance may come again."""
     topic = kafka.topic(partitions=2, records=VALUES)
     handled: set[bytes | None] = set()
     with Consumer(

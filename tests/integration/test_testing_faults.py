@@ -48,7 +48,7 @@ def kafka(request: pytest.FixtureRequest) -> Iterator[Kafka]:
 
 @contextmanager
 def member(kafka: Kafka, topic: str, group: str, client_id: str, **settings: Any) -> Iterator[list[bytes | None]]:
-    """A member of a group that reads and commits in a thread of its own, and the values that it has read."""
+    """A member of a group that reads and commits in its own thread, and the values that it has read."""
     handled: list[bytes | None] = []
     ending = threading.Event()
     consumer = Consumer(
@@ -91,7 +91,7 @@ MORE: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("do", [*LOST, *MORE])
 def test_a_producer_lives_through_a_fault_and_writes_once(kafka: Kafka, do: str) -> None:
     topic = kafka.topic()
-    # The others close the connection: they need no timeout, and on a busy machine a short one would be over at once.
+    # The others close the connection: they need no timeout, and on a busy machine a short one would pass at once.
     timeout_ms = 6_000 if do == "hang" else 120_000
     settings = {"bootstrap_servers": kafka.bootstrap, "client_id": f"producer-{do}", "request_timeout_ms": timeout_ms}
     with Producer(settings) as producer, kafka.fault(do, "Produce", client="producer-*", **MORE.get(do, {})) as fault:
@@ -224,7 +224,7 @@ def test_time_passes_at_once_for_those_that_are_silent(kafka: Kafka) -> None:
     with member(kafka, topic, group, "m1", **session), member(kafka, topic, group, "m2", **session):
         generation = kafka.until_assigned(group, members=2)["generation"]
         with kafka.assert_no_rebalance(group):
-            kafka.clock.advance(200)  # what is left is time enough for their next heartbeats
+            kafka.clock.advance(200)  # enough time is left for their next heartbeats
             kafka.clock.advance(600, silent="nobody-*")
         kafka.clock.advance(400, silent="m1")
         view = kafka.until_assigned(group, members=2)
@@ -291,7 +291,7 @@ def test_a_wait_that_fails_says_what_was_missing_and_what_happened(kafka: Kafka)
     with pytest.raises(WaitTimeoutError, match=r"5 record\(s\) in .*: there are 0"):
         kafka.until_records(topic, 5, timeout_s=0.1)
     with pytest.raises(AssertionError, match="rebalanced"), kafka.assert_no_rebalance(group):
-        pass  # it has no members any more
+        pass  # it no longer has members
 
 
 def test_connections_are_cut(kafka: Kafka) -> None:
@@ -324,7 +324,7 @@ def test_a_full_disk_refuses_records_until_there_is_room(kafka: Kafka) -> None:
             with pytest.raises(KafkaError):
                 producer.send(topic, b"a").result()
         finally:
-            for _ in range(3):  # what was sent last has been read by then, and finds no room either
+            for _ in range(3):  # by now, what was sent last has been read and also finds no room
                 kafka.requests("Produce")
             kafka.disk(full=False)
     kafka.produce(topic, [b"b"])
@@ -496,7 +496,7 @@ def test_several_brokers_share_groups_and_faults(tmp_path: Any) -> None:
 async def test_a_client_of_the_control_port_that_goes_away_leaves_no_traceback(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """As Go's http client does with a connection that it has kept."""
+    """Like Go's http client on a connection that it has kept open."""
 
     async def ask(method: str, path: str, body: Mapping[str, Any] | None) -> tuple[int, dict[str, Any]]:
         return 200, {}
@@ -515,7 +515,7 @@ async def test_a_client_of_the_control_port_that_goes_away_leaves_no_traceback(
 
 
 def test_the_control_port_serves_other_languages() -> None:
-    """As docs/reference/test-broker.md shows it with curl: the line that names the port, and a fault."""
+    """As shown in docs/reference/test-broker.md with curl: the line that names the port, and a fault."""
     with muster.testing.kafka() as kafka:
         address, token = kafka.brokers[0].control()  # type: ignore[attr-defined]
         url = f"http://{address}/faults"

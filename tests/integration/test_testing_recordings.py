@@ -1,4 +1,5 @@
-"""What a group saw is recorded, and happens again to another consumer: records, rebalances, errors, in their order."""
+"""What a group experienced is recorded, and happens again to another consumer: records, rebalances, errors, in
+order."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ Place = tuple[int, int, bytes | None]
 
 
 class Listener(RebalanceListener):
-    """Notes what it is told, and forgets what was not committed of partitions that go."""
+    """Records its calls, and forgets the uncommitted offsets of partitions that it loses."""
 
     def __init__(self, told: list[tuple[str, list[int]]], uncommitted: dict[muster.TopicPartition, int]) -> None:
         self._told = told
@@ -107,8 +108,8 @@ ORDERS = [(b"%d" % number, b"order %d" % number) for number in range(6)]
 
 @pytest.fixture(scope="module")
 def twice(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Place]]:
-    """A recording in which the third commit is refused, as the member's session has ended, and its record is handled
-    twice; and what was handled."""
+    """A recording in which the third commit is refused, because the member's session has expired, and its record is
+    handled twice; and the handled records."""
     path = tmp_path_factory.mktemp("recordings") / "twice.recording"
     with muster.testing.kafka() as kafka, kafka.record(path):
         kafka.topic("orders", records=[value for _, value in ORDERS])
@@ -127,7 +128,7 @@ def twice(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Place]]:
 def test_the_same_records_are_handled_twice(twice: tuple[Path, list[Place]], in_process: bool) -> None:
     path, handled = twice
     with muster.testing.kafka(in_process=in_process) as kafka:
-        for _ in range(2):  # the first replay leaves nothing behind
+        for _ in range(2):  # the first replay leaves nothing
             with kafka.replay(path, pace=0) as replay, member(kafka, "any") as one:
                 replay.until_over()
                 assert replay.differences == []
@@ -176,7 +177,7 @@ while True:
 
 
 def by_kafka_python(bootstrap: str, over: Callable[[], bool]) -> list[int]:
-    """In a process of its own: its import warns."""
+    """In a separate process: its import raises a warning."""
     program = subprocess.Popen([sys.executable, "-c", KAFKA_PYTHON, bootstrap], stdout=subprocess.PIPE, text=True)
     try:
         until(over)
@@ -259,7 +260,7 @@ def test_other_members_join_and_are_removed_as_they_were(tmp_path: Path, strateg
 
 
 def test_another_member_that_comes_first_waits_for_the_one_under_test(tmp_path: Path) -> None:
-    """The first generation has both, as in the recording: the other member does not complete one alone."""
+    """The first generation has both members, as in the recording: the other one does not complete one alone."""
     path = tmp_path / "both.recording"
     both = [{"client": name, "partitions": {"orders": [place]}} for place, name in enumerate("ab")]
     lines = [
@@ -338,7 +339,7 @@ def test_a_group_may_have_another_name(twice: tuple[Path, list[Place]]) -> None:
 
 
 def test_records_come_no_sooner_than_their_time(tmp_path: Path) -> None:
-    """At half the pace: a record that came a second later comes half a second later."""
+    """With `pace=0.5`, a record that came a second later comes half a second later."""
     path = tmp_path / "slow.recording"
     lines = [
         {"muster_recording": 1},
@@ -386,7 +387,7 @@ def test_what_was_there_before_is_part_of_it(tmp_path: Path) -> None:
 
 
 def test_a_commit_whose_answer_is_lost_is_not_that_of_another_member(tmp_path: Path) -> None:
-    """The other one commits before it is sent again."""
+    """The other member commits before the commit is sent again."""
     path = tmp_path / "lost.recording"
 
     def commit(client_id: str, partition: int) -> None:

@@ -1,4 +1,5 @@
-"""What a broker must do that a test controls: the stories of kfake's control functions (franz-go), told of our faults.
+"""What a broker must do under a test's control: the stories of kfake's control functions (franz-go), with muster's
+faults.
 
 The stories about the wire are told on bare connections, where it can be seen which request is answered by whom: a
 heartbeat of a group that does not exist is answered with UNKNOWN_MEMBER_ID by the broker itself.
@@ -197,7 +198,7 @@ def test_a_fault_is_added_while_another_holds_a_request(kafka: Kafka, raw: RawCl
         fault.wait_struck()
         kafka.fail("Heartbeat", "NOT_COORDINATOR")
         assert beats(second, 2) == [ErrorCode.NOT_COORDINATOR, OWN]
-    assert raw.receive(HeartbeatRequest, 3).error_code == OWN  # it was the first one's, which is removed
+    assert raw.receive(HeartbeatRequest, 3).error_code == OWN  # this was the first fault's, which is removed
 
 
 def test_a_broker_stops_with_a_request_held() -> None:
@@ -206,7 +207,7 @@ def test_a_broker_stops_with_a_request_held() -> None:
         fault = kafka.hold("Heartbeat")
         client.send(heartbeat(), 3)
         fault.wait_struck()
-    with closing(client.socket):  # the fault was removed at the end, which has the request handled
+    with closing(client.socket):  # the fault was removed at the end, so the request was handled
         assert client.receive(HeartbeatRequest, 3).error_code == OWN
 
 
@@ -218,7 +219,7 @@ def test_a_request_without_an_answer_keeps_its_connection(kafka: Kafka, raw: Raw
         with pytest.raises(TimeoutError):
             raw.receive_frame()
         raw.socket.settimeout(240)
-    with pytest.raises((EOFError, ConnectionResetError)):  # its time is over with the fault's
+    with pytest.raises((EOFError, ConnectionResetError)):  # its time is over when the fault's is
         raw.receive_frame()
 
 
@@ -260,7 +261,7 @@ def test_a_coordinator_that_has_moved_is_looked_up(kafka: Kafka) -> None:
             consumer.commit()
         assert kafka.requests("FindCoordinator", "reader") == before + 2
         kafka.until_lag_zero(f"of-{topic}", topic)
-        assert kafka.requests("JoinGroup", "reader") == 2  # its membership has lived through it
+        assert kafka.requests("JoinGroup", "reader") == 2  # its membership has survived it
 
 
 def test_a_topic_without_leaders_at_first_is_written_to(kafka: Kafka) -> None:
@@ -306,7 +307,7 @@ def test_a_member_that_was_removed_hears_so_when_it_commits(kafka: Kafka) -> Non
 
 
 def test_a_fenced_producer_writes_on(kafka: Kafka) -> None:
-    """As Java's: it goes to the next epoch by itself (KIP-360)."""
+    """Like Java's: it moves to the next epoch on its own (KIP-360)."""
     topic = kafka.topic()
     with Producer(bootstrap_servers=kafka.bootstrap, client_id="fenced") as producer:
         producer.send(topic, b"a").result()
@@ -332,7 +333,7 @@ def test_librdkafka_is_fenced(kafka: Kafka) -> None:
 
 
 def test_leaders_move_in_a_cluster() -> None:
-    """A broker that says that it leads a partition no longer is asked again after a look at the metadata."""
+    """A broker that says that it no longer leads a partition is asked again after a metadata request."""
     require("Java 17 or newer", find_java(), "ZooKeeper runs on it")
     with muster.testing.kafka(brokers=2) as kafka:
         topic = kafka.topic(partitions=2)

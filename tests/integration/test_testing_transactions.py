@@ -38,8 +38,8 @@ def names(kafka: Kafka) -> tuple[str, str]:
 
 
 def committed(kafka: Kafka, topic: str) -> list[bytes]:
-    """What readers of committed records see, once all markers are written: the end of a transaction is answered
-    before."""
+    """What readers of committed records see, once all markers are written: the end of a transaction is answered before
+    that."""
     place = muster.TopicPartition(topic, 0)
 
     def ends() -> list[object]:

@@ -1,5 +1,5 @@
-"""An interrupt anywhere in the calls of a transaction: the call can be made again, nothing hangs, and the outcome is
-what the last call says."""
+"""An interrupt anywhere in the calls of a transaction: the call can be repeated, nothing hangs, and the outcome is the
+one that the last call reports."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def read_committed(bootstrap: str, topic: str, last: bytes) -> list[bytes]:
 
 
 def settled(producer: Producer) -> bool:
-    """What a user does after an interrupt: abort, or learn the outcome of a commit. Whether it is committed."""
+    """What a user does after an interrupt: abort, or learn the outcome of a commit. Returns whether it is committed."""
     try:
         producer.abort_transaction()
     except IllegalStateError:
@@ -65,7 +65,7 @@ def settled(producer: Producer) -> bool:
 
 
 def test_interrupts_in_each_call(bootstrap: str, topic: str) -> None:
-    """Each is made again until it succeeds."""
+    """Each call is repeated until it succeeds."""
     group = GroupMetadata(f"g-{topic}", -1, "")
     offsets = {TopicPartition(topic, 0): 1}
 
@@ -132,7 +132,7 @@ def test_interrupts_in_a_block(bootstrap: str, topic: str) -> None:
                 producer.send(topic, b"next %d" % at)
             expected.append(b"next %d" % at)
     found = read_committed(bootstrap, topic, expected[-1])
-    # Where an interrupt came before the begin, the outcome that the user learned was that of the transaction before.
+    # If an interrupt came before the begin, the user learned the outcome of the previous transaction.
     assert [value for value in found if b"next" in value] == [value for value in expected if b"next" in value]
     assert set(found) <= set(expected)
     assert len(set(found)) == len(found)
@@ -163,7 +163,7 @@ def points() -> Iterator[int]:
 
 
 def test_interrupts_in_exactly_once(bootstrap: str, topic: str) -> None:
-    """The same clients continue after each, and copy each record once."""
+    """The same clients continue after each interrupt, and copy each record once."""
     source = new_topic(bootstrap, 1)
     expected = fill(bootstrap, source)
     copied = 0
@@ -202,7 +202,7 @@ def test_interrupts_in_exactly_once(bootstrap: str, topic: str) -> None:
 
 
 async def cancelled(turns: int, action: Callable[[], Awaitable[object]]) -> bool:
-    """Cancel an action after some turns of the event loop; whether it was still under way."""
+    """Cancel an action after this many turns of the event loop; returns whether it was still running."""
     task = asyncio.ensure_future(action())
     for _ in range(turns):
         await asyncio.sleep(0)

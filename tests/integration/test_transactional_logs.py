@@ -1,4 +1,4 @@
-"""Folders with transactions: Kafka's are opened by muster, muster's by Kafka and its tools, and both say the same."""
+"""Folders with transactions: Kafka's are opened by muster, muster's by Kafka and its tools, and both agree."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ DAY = 86_400_000
 
 
 class Answer(NamedTuple):
-    """What Kafka says to a fetch of committed records, and where the next one begins."""
+    """Kafka's answer to a fetch of committed records, and the offset of the next fetch."""
 
     stable: int
     aborted: list[tuple[int, int]]
@@ -63,7 +63,7 @@ class World(NamedTuple):
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory, java: str) -> Iterator[World]:
     root = tmp_path_factory.mktemp("folders")
-    # So that a client's batch may begin a transaction by itself, without a coordinator.
+    # So that a client's batch can begin a transaction without a coordinator.
     kafka = KafkaBroker(root / "kafka", {"transaction.partition.verification.enable": "false"})
     with kafka:
         with Admin(bootstrap_servers=kafka.bootstrap) as admin:
@@ -81,7 +81,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, java: str) -> Iterator[World
         for path in log.directory.iterdir():
             shutil.copy(path, data / str(OURS))
         kafka.start()
-        # It may lead the partition, and have no high watermark yet.
+        # It may lead the partition without having a high watermark yet.
         wait_until(lambda: all(answer_of(kafka, of.topic, 0).last_stable_offset > 0 for of in (OURS, THEIRS)))
         opened = PartitionLog.open(log.directory, OURS, CONFIG, now=0, clean=True)
         yield World(kafka, root / str(THEIRS), opened)
@@ -89,7 +89,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, java: str) -> Iterator[World
 
 
 def life(rng: random.Random, produce: Callable[[int, bytes, int], None], finish: Callable[[int, bool], None]) -> None:
-    """Transactions of three producers in turn, across segments; in the end one is open."""
+    """Transactions of three producers in turn, across segments; at the end one is open."""
     open_now: set[int] = set()
     for at in range(STEPS):
         who = rng.randrange(3)
@@ -146,7 +146,7 @@ def live_on_muster(log: PartitionLog, rng: random.Random) -> None:
 
 
 def void(_: object) -> None:
-    """For what returns something that is not needed."""
+    """Ignores the result of a function."""
 
 
 def wait_until(what: Callable[[], bool]) -> None:
@@ -181,7 +181,7 @@ def fetched(kafka: KafkaBroker, topic: str, offset: int) -> Answer:
 
 
 def check_same(kafka: KafkaBroker, log: PartitionLog) -> None:
-    """Kafka and muster say the same of every offset of a log that both have opened."""
+    """Kafka and muster agree on every offset of a log that both have opened."""
     assert sum(len(segment.aborted) for segment in log.segments) > 3
     for offset in range(log.log_end_offset + 1):
         kafkas = fetched(kafka, log.topic_partition.topic, offset)
@@ -189,7 +189,7 @@ def check_same(kafka: KafkaBroker, log: PartitionLog) -> None:
         assert ours.last_stable_offset == kafkas.stable
         assert ours.aborted is not None
         assert ours.next_offset == kafkas.next_offset
-        # Kafka may name more than overlap with what is read: it looks no closer than its offset index does.
+        # Kafka may list transactions that do not overlap with what is read: its precision is that of its offset index.
         near = [one for one in kafkas.aborted if one[1] < ours.next_offset] if ours.data else []
         assert ours.aborted == near
         rows = [row for row in read_committed(log, offset, 1 << 20) if row[0] < kafkas.next_offset]
@@ -223,7 +223,7 @@ def test_muster_opens_what_kafka_has_written(world, tmp_path, how):
 
 
 def test_snapshots_of_kafka_are_read(world, tmp_path):
-    """The newest has the open transaction, and says of each producer what the log says."""
+    """The newest snapshot has the open transaction, and agrees with the log about each producer."""
     newest = PartitionProducers.decode(max(world.theirs.glob("*.snapshot")).read_bytes())
     folder = tmp_path / str(THEIRS)
     shutil.copytree(world.theirs, folder)
@@ -238,7 +238,7 @@ def test_snapshots_of_kafka_are_read(world, tmp_path):
             entry.coordinator_epoch,
             entry.last_timestamp,
         )
-        # Kafka's broker writes the last batch alone, and one timestamp for it and for the marker after it.
+        # Kafka's broker writes the last batch alone, with the same timestamp for it and for the marker after it.
         assert [one[:4] for one in said.batches] == [one[:4] for one in list(entry.batches)[-1:]]
     log.abandon()
 
@@ -272,14 +272,14 @@ def test_kafkas_tool_prints_markers_aborted_transactions_and_open_ones(world):
     assert "currentTxnFirstOffset: OptionalLong.empty" in snapshot
 
 
-# --- the rules, side by side -----------------------------------------------------------------------------------------
+# --- the rules, compared -----------------------------------------------------------------------------------------
 
 Said = tuple[int, int]
 """Error and offset."""
 
 
 class Sides:
-    """A partition of Kafka and one of muster that are told the same."""
+    """A partition of Kafka and one of muster that get the same calls."""
 
     def __init__(self, kafka: KafkaBroker, topic: str, folder: Path) -> None:
         self.client = RawClient(kafka.bootstrap)
@@ -338,7 +338,8 @@ class Sides:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_kafka_and_muster_decide_alike(world, tmp_path, seed):
-    """Batches and markers of two producers, right and wrong ones: each is written by both, or refused with one code."""
+    """Batches and markers of two producers, valid and invalid ones: both write each one, or both refuse it with the
+    same code."""
     topic, rng = f"side-by-side-{seed}", random.Random(seed)
     with Admin(bootstrap_servers=world.kafka.bootstrap) as admin:
         admin.create_topics([NewTopic(topic, 1, 1)])
@@ -353,7 +354,7 @@ def test_kafka_and_muster_decide_alike(world, tmp_path, seed):
 
 
 def live_side_by_side(sides: Sides, rng: random.Random) -> int:
-    """One batch or marker; the code that both say."""
+    """One batch or marker; returns the code, which must be the same."""
     pid = rng.choice((50, 51))
     entry = sides.log.producers.producers.get(pid)
     epoch = max((entry.epoch if entry is not None else 0) + rng.choice((0, 0, 0, 0, 0, 1, -1)), 0)
@@ -372,7 +373,7 @@ def live_side_by_side(sides: Sides, rng: random.Random) -> int:
 
 
 def test_kafkas_tool_reads_what_muster_has_compacted(tmp_path, java):
-    """An aborted batch that is empty, a marker with a delete horizon, and one that is empty but for its epoch."""
+    """An empty aborted batch, a marker with a delete horizon, and a marker that is empty except for its epoch."""
     config = LogConfig(segment_bytes=300, cleanup_policy=CleanupPolicy.COMPACT)
     log = PartitionLog(tmp_path / "compacted-0", TopicPartition("compacted", 0), config)
     begin(log, 7)
@@ -396,7 +397,7 @@ def test_kafkas_tool_reads_what_muster_has_compacted(tmp_path, java):
 
 
 def check_tool(log: PartitionLog) -> list[BatchHeader]:
-    """Each batch is printed as the log has it. Returns their headers."""
+    """Each batch is printed as it is in the log. Returns their headers."""
     printed = [line for line in dump(*sorted(log.directory.glob("*.log"))).splitlines() if "baseOffset: " in line]
     headers = [header for segment in log.segments for _, header in segment.headers()]
     assert [line.split("baseOffset: ")[1].split()[0] for line in printed] == [str(one.base_offset) for one in headers]

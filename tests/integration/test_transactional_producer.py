@@ -85,7 +85,7 @@ def named(what: str) -> str:
 
 
 def committed_values(bootstrap: str, topic: str, partitions: int = 3) -> list[bytes]:
-    """What librdkafka reads of committed records up to the ends of now."""
+    """The committed records that librdkafka reads up to the current ends."""
     settings = {
         "bootstrap.servers": bootstrap,
         "group.id": topic,
@@ -110,7 +110,7 @@ def committed_values(bootstrap: str, topic: str, partitions: int = 3) -> list[by
 
 
 def eventually(bootstrap: str, topic: str, expected: list[bytes], is_over: Callable[[], bool] = lambda: False) -> None:
-    """Readers see this, and soon, or it is over: the end of a transaction is there before its markers are."""
+    """Readers see this soon, or the test fails: EndTxn is answered before the markers are written."""
     deadline = time.monotonic() + PATIENCE_S
     while sorted(found := committed_values(bootstrap, topic)) != sorted(expected) and not is_over():
         assert time.monotonic() < deadline, (len(found), len(expected), sorted(set(found) ^ set(expected))[:5])
@@ -155,7 +155,8 @@ def test_the_same_with_asyncio(bootstrap: str, runner: object) -> None:
 
 
 def test_a_transaction_may_have_thousands_of_partitions(muster_v2: BrokerProcess) -> None:
-    """Here of a topic that does not exist: a connection is closed over the size of a request."""
+    """Here of a topic that does not exist: the limit is the size of a request, beyond which the connection is
+    closed."""
     many, unknown = list(range(9_000)), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     offsets = [t.TxnOffsetCommitRequestTopic("none", [t.TxnOffsetCommitRequestPartition(each, 1) for each in many])]
     marker = t.WritableTxnMarker(7, 0, True, [t.WritableTxnMarkerTopic("none", many)], 0, 2)
@@ -216,7 +217,7 @@ def test_a_second_producer_fences_the_first_and_aborts_what_it_has_begun(bootstr
 def test_a_transaction_that_takes_too_long_is_aborted(bootstrap: str) -> None:
     name = new_topic(bootstrap)
     settings = {"bootstrap_servers": bootstrap, "transactional_id": named("id")}
-    # Longer than a busy machine takes from the transaction's begin until the record is written.
+    # Longer than a busy machine needs from the transaction's begin until the record is written.
     with Producer(settings, transaction_timeout_ms=5_000) as producer:
         producer.init_transactions()
         producer.begin_transaction()
@@ -295,7 +296,7 @@ def test_offsets_are_committed_with_the_records_or_not_at_all(bootstrap: str) ->
 
 
 def test_offsets_of_a_topic_that_is_not_there_are_tried_again_and_say_so(bootstrap: str) -> None:
-    """As in Java's client, which repeats the request until `max.block.ms` is over: the topic may be new."""
+    """Like Java's client, which repeats the request until `max.block.ms` is over: the topic may be new."""
     missing = named("missing")
     with Producer(bootstrap_servers=bootstrap, transactional_id=named("id")) as producer:
         producer.init_transactions()
@@ -320,13 +321,13 @@ def test_a_copy_job_that_is_killed_again_and_again_copies_each_record_once(boots
 
 
 def test_a_killed_copy_job_on_three_brokers_of_kafka(kafka_cluster: KafkaCluster) -> None:
-    """On a busy machine Kafka was seen to answer CONCURRENT_TRANSACTIONS for a minute, which ends a job."""
+    """On a busy machine Kafka once answered CONCURRENT_TRANSACTIONS for a minute, which ends a job."""
     copied(kafka_cluster.bootstrap, "sync", KILLS, restarts=2)
 
 
 @contextlib.contextmanager
 def running(command: list[str], errors: IO[bytes] | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    """A copy job that is ready; it is killed in the end."""
+    """A copy job that is ready; it is killed at the end."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, bufsize=0) as job:
         try:
             assert line_of(job) == b"ready\n"
@@ -344,7 +345,7 @@ def line_of(job: subprocess.Popen[bytes]) -> bytes:
 
 @contextlib.contextmanager
 def feeding(bootstrap: str, name: str, sent: list[bytes]) -> Iterator[None]:
-    """Records come into all partitions of a topic until the end of the block."""
+    """Records are written to all partitions of a topic until the end of the block."""
     over = threading.Event()
 
     def feed() -> None:
@@ -365,8 +366,8 @@ def feeding(bootstrap: str, name: str, sent: list[bytes]) -> Iterator[None]:
 
 
 def copied(bootstrap: str, kind: str, kills: int, *, restarts: int = 0) -> None:
-    """Each job is killed soon after one of its first commits, so in any part of the round that follows. The last may
-    end by itself, and is started again, up to `restarts` times."""
+    """Each job is killed soon after one of its first commits, so at any point of the following round. The last one may
+    end on its own, and is restarted up to `restarts` times."""
     source, target, group, own = new_topic(bootstrap), new_topic(bootstrap), named("g"), named("id")
     expected: list[bytes] = []
     command = [sys.executable, "-m", "tests.support.copying", bootstrap, source, target, group, own, kind]
@@ -395,7 +396,8 @@ def copied(bootstrap: str, kind: str, kills: int, *, restarts: int = 0) -> None:
     indirect=["bootstrap"],
 )
 def test_two_copying_members_share_the_work_through_rebalances(bootstrap: str, assignor: str) -> None:
-    """A second member copies for some rounds, twice: it leaves, and it is killed. Both lose and double nothing."""
+    """A second member copies for some rounds, twice: it leaves, and it is killed. Both neither lose nor double
+    records."""
     source, target, group = new_topic(bootstrap), new_topic(bootstrap), named("g")
     expected: list[bytes] = []
     command = [sys.executable, "-m", "tests.support.copying", bootstrap, source, target, group]
@@ -413,7 +415,7 @@ def test_two_copying_members_share_the_work_through_rebalances(bootstrap: str, a
 
 
 def test_encoded_batches_in_transactions(bootstrap: str) -> None:
-    """`BatchProducer`, which writes the tables of Spark, and a failure that the next transaction has not."""
+    """`BatchProducer`, which writes Spark's tables, and a failure that does not affect the next transaction."""
     name = new_topic(bootstrap)
 
     def batch(*values: bytes, size: int = 0) -> OutgoingBatch:

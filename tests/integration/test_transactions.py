@@ -1,4 +1,4 @@
-"""Transactions as other people's producers use them, and what is left of them after a crash of the broker."""
+"""Transactions as others' producers use them, and what is left of them after a crash of the broker."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ LATEST_S = 240.0
 
 
 def told_by_kafka(bootstrap: str, java: str) -> list[str]:
-    """See `told_by_java`. On a busy machine Kafka 4.2 was seen to refuse a transaction of this story with
-    INVALID_TXN_STATE, which ends the producer: then there is nothing to compare with, and the story is told again."""
+    """See `told_by_java`. On a busy machine Kafka 4.2 once refused a transaction of this story with INVALID_TXN_STATE,
+    which ends the producer: then there is nothing to compare with, and the story is run again."""
     for _ in range(2):
         try:
             return told_by_java(bootstrap, java)
@@ -55,7 +55,7 @@ def told_by_java(bootstrap: str, java: str) -> list[str]:
 def test_javas_producer_sees_what_it_sees_with_kafka(
     tmp_path: Path, transactional_kafka: KafkaBroker, java: str, version: int
 ) -> None:
-    """With `transaction.version` 0 Java's producer speaks as older ones do."""
+    """With `transaction.version` 0 Java's producer uses the older protocol."""
     with BrokerProcess(tmp_path / "data", {**QUICK, "transaction.version": version}) as broker:
         ours = told_by_java(broker.bootstrap, java)
         listed = run_kafka_class(
@@ -65,7 +65,7 @@ def test_javas_producer_sees_what_it_sees_with_kafka(
             "org.apache.kafka.tools.TransactionsCommand",
             *("--bootstrap-server", broker.bootstrap, "find-hanging", "--broker-id", "1"),
         )
-    # A client of version 2 takes the abort for that of its own transaction: its epoch is the one before.
+    # A client of version 2 mistakes the abort for that of its own transaction: its epoch is the previous one.
     refusal = "InvalidTxnStateException" if version == 2 else "ProducerFencedException"
     assert ours == [*EXPECTED, f"the slow one commits: {refusal}"]
     assert listed.stdout.count("Complete") == 2, listed.stdout
@@ -160,7 +160,7 @@ class Killed:
         return int(answer.topics[0].partitions[0].offset)
 
     def until_stable(self) -> None:
-        """Until readers of committed records get to the end."""
+        """Wait until readers of committed records reach the end."""
         until = time.monotonic() + LATEST_S
         while self.end_of(READ_COMMITTED) < self.end_of(0):
             assert time.monotonic() < until, "the transaction stays open"
@@ -218,7 +218,7 @@ def test_what_was_decided_is_done_after_a_kill(killed: Killed, commit: bool) -> 
 
 
 def test_a_transaction_that_no_id_has_is_aborted_at_the_start(killed: Killed) -> None:
-    """As after a power failure that took the coordinator's records."""
+    """As after a power failure that lost the coordinator's records."""
     side = killed.side
     side.produce(12)
     side.commit_offsets(5)

@@ -1,5 +1,5 @@
-"""`muster transactions` and the admin's calls about transactions beside `kafka-transactions.sh`, on Apache Kafka and on
-muster: the same tables, and the same end of a transaction that hangs.
+"""`muster transactions` and the admin's calls about transactions compared with `kafka-transactions.sh`, on Apache Kafka
+and on muster: the same tables, and the same end of a transaction that hangs.
 
 These brokers do not verify transactions. So a batch that no coordinator knows of begins one, as the batches of older
 brokers' producers could.
@@ -67,7 +67,7 @@ class World:
         self.hanging = self.hang(self.topic)
 
     def _wait_for_the_look(self) -> None:
-        """A new coordinator of muster's looks once for what hangs, and ends it."""
+        """A new coordinator of muster's checks once for hanging transactions, and ends them."""
         assert not self.side("looked for").produce(9, (12_345_679, 0), partition=0, sequence=0).error_code
         place = TopicPartition(self.topic, 0)
         with Admin(bootstrap_servers=self.bootstrap) as admin:
@@ -80,8 +80,8 @@ class World:
         return side
 
     def hang(self, topic: str) -> dict[str, int]:
-        """Where transactions begin that hang in a topic's partition 1: of a new producer, of one that has had a
-        transaction of either version, and of none that a coordinator knows."""
+        """Begin transactions that hang in a topic's partition 1, and return their offsets: of a new producer, of one
+        that has had a transaction of either version, and of one that no coordinator knows."""
         begins = {}
         for name in ("new", "tv1", "tv2"):
             side = self.sides[f"{topic}-{name}"] = self.side(f"{topic}-{name}", topic)
@@ -127,7 +127,7 @@ def admin(world: World) -> Iterator[Admin]:
 
 
 def rows(text: str) -> list[str]:
-    """The lines of a table; the ids that a hash table orders are sorted, and no duration is the same twice."""
+    """The lines of a table; rows in the order of a hash table are sorted, and durations are masked."""
     head, *lines = text.splitlines()
     if "TransactionDurationMs" in head:
         lines = [re.sub(r"(\t\d{13}\s*\t)\d+(\s*\t)", r"\1…\2", line) for line in lines]

@@ -1,5 +1,5 @@
 """Requests of transactions to muster and to Apache Kafka 4.2: every cell of the coordinator's tables that requests can
-bring about, in the versions of clients before and after `transaction.version` 2, and the codes by version.
+reach, in the versions of clients before and after `transaction.version` 2, and the codes by version.
 
 Each cell has a transactional id of its own. After the request that it is about, both coordinators describe the id.
 """
@@ -37,7 +37,7 @@ class Pair:
         self._count = 0
 
     def sides(self) -> list[TransactionSide]:
-        """A transactional id that neither has seen."""
+        """A transactional id that neither broker has seen."""
         self._count += 1
         found = []
         for client, topic_id in zip(self.clients, self.ids, strict=True):
@@ -49,9 +49,9 @@ class Pair:
     def compare(
         self, label: str, act: Act, *, mask: Callable[[Any], None] = lambda told: None, ends: bool = True
     ) -> list[str]:
-        """What differs between what both were told, twice: Kafka verifies the transactions of several clients in one
-        request, with the errors of the first one's version, and another test may be one of them. `ends`: whether the
-        transaction can still be ended."""
+        """The differences between both brokers' answers that occur twice: Kafka verifies the transactions of several
+        clients in one request, with the error codes of the first one's version, and one of them may belong to another
+        test. `ends`: whether the transaction can still be ended."""
         return self._compare(label, act, mask, ends) and self._compare(label, act, mask, ends)
 
     def _compare(self, label: str, act: Act, mask: Callable[[Any], None], ends: bool) -> list[str]:
@@ -72,7 +72,7 @@ class Pair:
 
 
 def ready(client: RawClient, topic: str) -> bytes:
-    """A topic of two partitions with a leader, and coordinators."""
+    """A topic of two partitions with leaders, and coordinators."""
     settings = [m.CreatableTopicConfig("retention.ms", "-1")]
     client.ask(m.CreateTopicsRequest([m.CreatableTopic(topic, 2, 1, [], settings)], 20_000), 7)
     topic_id = ready_group(client.ask, topic, topic)
@@ -92,7 +92,7 @@ def pair(shared_muster: BrokerProcess, transactional_kafka: KafkaBroker) -> Iter
 
 
 def ids(side: TransactionSide, epoch: int = 0, other: bool = False) -> tuple[int, int]:
-    """The producer's ids, or some that are off by so much."""
+    """The producer's ids, with these differences."""
     if side.producer_id < 0:
         return 7 + other, max(3 + epoch, 0)
     return side.producer_id + 12_345 * other, side.epoch + epoch
@@ -129,7 +129,7 @@ def test_init_producer_id(pair: Pair, state: str, tv2: bool) -> None:
 
 
 def without_repeats(told: list[Any]) -> None:
-    """A broker may still have something to finish, so a request may be asked more often of one of them."""
+    """A broker may still have something to finish, so a request may be repeated more often for one of them."""
     for at in reversed(range(1, len(told))):
         if told[at] == told[at - 1] or (
             told[at - 1][0] == told[at][0] and told[at - 1][1].get("error_code") == "CONCURRENT_TRANSACTIONS"
@@ -194,7 +194,7 @@ def test_ending(pair: Pair, state: str, tv2: bool, commit: bool) -> None:
 @pytest.mark.parametrize("tv2", [False, True], ids=["v1", "v2"])
 @pytest.mark.parametrize("state", STATES)
 def test_produce(pair: Pair, state: str, tv2: bool) -> None:
-    """Where a transaction is verified, and where the broker adds the partition."""
+    """Versions that verify a transaction, and versions with which the broker adds the partition."""
     wrong = []
     for label, off in OFF.items():
         for version in range(3, 14):
@@ -309,7 +309,7 @@ def test_offsets_of_members_and_of_strangers(pair: Pair, version: int) -> None:
 
 
 def test_odd_requests(pair: Pair) -> None:
-    """Names that are empty, timeouts, ids that do not fit, lists of transactions."""
+    """Empty names, timeouts, ids that do not match, lists of transactions."""
 
     def act(side: TransactionSide) -> None:
         name, side.name = side.name, ""
@@ -370,7 +370,7 @@ def test_markers(pair: Pair, version: int) -> None:
         side.produce(12)
         side.describe()
 
-    # Kafka takes no marker of a coordinator that is older than these: the transaction stays in Kafka's PrepareAbort.
+    # Kafka accepts no marker from an older coordinator epoch than these: the transaction stays in Kafka's PrepareAbort.
     wrong = pair.compare("markers", act, ends=False)
     assert not wrong, "\n".join(wrong)
 

@@ -1,6 +1,6 @@
-"""What a broker may answer to an admin's requests that come side by side, and what must hold afterwards: each request
-takes effect at one moment between its arrival and its answer, in one order for all (as in Kafka, whose controller does
-one thing at a time). `explains` looks for such an order. A request without an answer took effect or did not."""
+"""What a broker may answer to an admin's concurrent requests, and what must hold afterwards: each request takes effect
+at one moment between its arrival and its answer, in one order for all (as in Kafka, whose controller does one thing at
+a time). `explains` looks for such an order. A request without an answer took effect or did not."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Grow(NamedTuple):
 
 
 class Alter(NamedTuple):
-    """IncrementalAlterConfigs; of `whole`, AlterConfigs."""
+    """IncrementalAlterConfigs; if `whole`, AlterConfigs."""
 
     changes: tuple[Change, ...]
     whole: bool = False
@@ -69,14 +69,14 @@ Ask = Create | Delete | Grow | Alter | Append | Cut
 
 
 class Answer(NamedTuple):
-    """An error code, and what the answer brings: a topic's id, an offset."""
+    """An error code, and the result in the answer: a topic's id, an offset."""
 
     code: int
     value: bytes | int | None = None
 
 
 class Step(NamedTuple):
-    """A request about one thing, and its answer; None: there is none."""
+    """A request about one thing, and its answer; None if there is none."""
 
     ask: Ask
     answer: Answer | None
@@ -87,7 +87,7 @@ DONE = Answer(ErrorCode.NONE)
 
 
 def after(state: State, ask: Ask, told: Answer | None) -> tuple[Answer, State]:
-    """The answer to a request in a state, and the state that it leaves. The id of a new topic is what was `told`."""
+    """The answer to a request in a state, and the resulting state. The id of a new topic is taken from `told`."""
     if isinstance(state, frozenset):
         assert isinstance(ask, Alter)
         return DONE, altered(state, ask)
@@ -106,7 +106,7 @@ def after(state: State, ask: Ask, told: Answer | None) -> tuple[Answer, State]:
 
 
 def after_change(state: Topic, ask: Delete | Grow | Alter | Append | Cut) -> tuple[Answer, State]:
-    """`after`, of a topic that is there."""
+    """`after`, for a topic that exists."""
     match ask:
         case Delete():
             return DONE, None
@@ -143,7 +143,7 @@ def altered(settings: Settings, ask: Alter) -> Settings:
 
 
 def explains(start: State, lines: Sequence[Sequence[Step]], end: State) -> bool:
-    """Whether there is an order of the steps, in which those of one line follow each other, that gives all answers and
+    """Whether there is an order of the steps, in which those of one line follow each other, that yields all answers and
     leads from one state to the other."""
     seen = set()
     open_ends = [(start, (0,) * len(lines))]
@@ -167,7 +167,7 @@ def explains(start: State, lines: Sequence[Sequence[Step]], end: State) -> bool:
 
 
 def same(state: State, seen: State) -> bool:
-    """Whether a state is what was seen."""
+    """Whether a state is the observed one."""
     if isinstance(state, Topic) and isinstance(seen, Topic) and state.topic_id is None:
         return state == seen._replace(topic_id=None)
     return state == seen

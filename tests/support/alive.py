@@ -10,8 +10,8 @@ PATIENCE_S = 240
 
 
 def is_alive(pid: int) -> bool:
-    """Whether it runs. One that has ended and that its parent has not asked about does not: in a container the first
-    process, to which orphans fall, may never ask."""
+    """Whether a process runs. A zombie does not: in a container the first process, which inherits orphans, may never
+    reap it."""
     try:
         os.kill(pid, 0)
         return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"

@@ -1,4 +1,4 @@
-"""Where muster's answers may differ from those of Apache Kafka 4.2: what random requests are compared by.
+"""Where muster's answers may differ from those of Apache Kafka 4.2: the rules for comparing random requests.
 
 Each entry is a sentence of docs/reference/compatibility.md, word for word, with the rule that goes with it.
 """

@@ -23,7 +23,7 @@ class AssignedGroup(GroupHarness):
         super().__init__(config or GroupConfig(server_assigned_groups="g.*"))
 
     def settle(self, *names: str, **fields: Any) -> Self:
-        """These members join, and all get their shares."""
+        """These members join, and all get their assignments."""
         fields.setdefault("protocols", {"range": reads("t")})
         for name in names:
             self.join(name, **fields)
@@ -33,14 +33,14 @@ class AssignedGroup(GroupHarness):
         return self
 
     def rejoin(self, *names: str, **fields: Any) -> Self:
-        """Members that are known come again, each with its id."""
+        """Members that are known join again, each with its id."""
         fields.setdefault("protocols", {"range": reads("t")})
         for name in names:
             self.join_once(name, **fields)
         return self
 
     def shares(self) -> dict[str, list[tuple[str, int]]]:
-        """What a SyncGroup of each member brings now, at once."""
+        """What a SyncGroup of each member returns now, at once."""
         found = {}
         for name in self.members:
             self.sync(name)
@@ -51,13 +51,13 @@ class AssignedGroup(GroupHarness):
         return found
 
     def joined_as(self, name: str) -> JoinGroupResponse:
-        """The answer to the member's last JoinGroup, which worked out."""
+        """The answer to the member's last JoinGroup, which succeeded."""
         answer = self.reply(name)
         assert isinstance(answer, JoinGroupResponse)
         assert answer.error_code == ErrorCode.NONE, ErrorCode(answer.error_code)
         return answer
 
     def topics_changed(self, *names: str) -> Self:
-        """The coordinator is told of topics; without names, that any may have changed."""
+        """The coordinator is notified of these topics; without names, that any may have changed."""
         self._take(self.shard.topics_changed(frozenset(names) if names else None, self.now))
         return self

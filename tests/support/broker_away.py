@@ -1,4 +1,4 @@
-"""A cluster of two brokers, of which one is frozen or down."""
+"""A cluster of two brokers, one of which is frozen or down."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLACES = [TopicPartition("t", 0), TopicPartition("t", 1)]
 
 
 class World:
-    """Broker 1 answers. Broker 2 is frozen: it accepts connections, and answers nothing. Or it is down."""
+    """Broker 1 answers. Broker 2 is frozen (it accepts connections, and answers nothing), or down."""
 
     def __init__(self) -> None:
         self.leaves_at = 0

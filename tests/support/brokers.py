@@ -1,4 +1,4 @@
-"""muster's own broker for tests: in this process, or as `muster serve` in one of its own that can be killed."""
+"""muster's own broker for tests: in this process, or as `muster serve` in a separate one that can be killed."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def broker_config(folder: Path, settings: Mapping[str, object] | None = None) ->
 
 
 def log_of(broker: Broker, topic: str = "t", partition: int = 0) -> PartitionLog:
-    """The log of a partition, which is there."""
+    """The log of a partition, which must exist."""
     found = broker.partitions.get(topic, partition)
     assert found is not None
     return found
 
 
 def topic_of(broker: Broker, name: str = "t") -> Topic:
-    """A topic, which is there."""
+    """A topic, which must exist."""
     found = broker.topics.get(name)
     assert found is not None
     return found
@@ -66,7 +66,7 @@ async def running(
 
 @contextlib.contextmanager
 def beside(folder: Path, settings: Mapping[str, object] | None = None) -> Iterator[str]:
-    """A broker in a thread of this process, for blocking clients; its address."""
+    """A broker in a thread of this process, for blocking clients; returns its address."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="test-broker", daemon=True)
     thread.start()
@@ -84,8 +84,8 @@ def beside(folder: Path, settings: Mapping[str, object] | None = None) -> Iterat
 class BrokerProcess:
     """`muster serve` in a process of its own. Start and kill it as often as you like: it keeps folder and port.
 
-    The port is given to no other test. One of the system's choosing (port 0) is among those of outgoing
-    connections: while the broker is down, one of those may take it.
+    No other test gets the port. A port chosen by the system (port 0) is in the range of outgoing connections: while the
+    broker is down, one of those may take it.
     """
 
     def __init__(
@@ -107,12 +107,12 @@ class BrokerProcess:
 
     @property
     def bootstrap(self) -> str:
-        """The address, as `bootstrap.servers` takes it."""
+        """The address, in the form of `bootstrap.servers`."""
         return f"{self.host}:{self.port}"
 
     @property
     def pid(self) -> int:
-        """The process, which must run."""
+        """The process, which must be running."""
         assert self._process is not None
         return self._process.pid
 
@@ -121,7 +121,7 @@ class BrokerProcess:
         return self._log.read_text()
 
     def start(self) -> None:
-        """Start it and wait until it says that it is ready."""
+        """Start it and wait until it reports that it is ready."""
         self.port = self.port or free_ports(1)[0]
         command = [*self._prefix, sys.executable, "-m", "muster", "serve", "--port", str(self.port)]
         command += ["--data-dir", str(self.folder), "--fsync", self._fsync]
@@ -149,7 +149,7 @@ class BrokerProcess:
         return self._end(signal.SIGTERM)
 
     def wait(self) -> int:
-        """The exit code of one that ends by itself."""
+        """The exit code of a process that ends on its own."""
         return self._end(None)
 
     def _end(self, number: signal.Signals | None) -> int:
@@ -180,7 +180,8 @@ class BrokerProcess:
 
 
 class RawClient:
-    """One blocking connection that speaks in messages: for tests of what is on the wire, from outside the broker."""
+    """One blocking connection that sends and reads messages: for tests of the wire protocol, from outside the
+    broker."""
 
     def __init__(self, bootstrap: str, timeout_s: float = 300.0) -> None:
         host, _, port = bootstrap.rpartition(":")
@@ -203,7 +204,7 @@ class RawClient:
         return framing.decode_response(self.receive_frame(), request, version)
 
     def poke(self, data: bytes) -> bytes:
-        """Send bytes and say that no more come; returns what the broker sent until it closed the connection."""
+        """Send bytes and shut down sending; returns what the broker sent until it closed the connection."""
         answer = b""
         try:
             self.socket.sendall(data)
@@ -228,7 +229,7 @@ class RawClient:
         return bytes(parts)
 
     def closed(self) -> bool:
-        """Whether the broker closes the connection, which is waited for."""
+        """Wait whether the broker closes the connection."""
         with contextlib.suppress(ConnectionResetError):
             return self.socket.recv(1) == b""
         return True
@@ -247,5 +248,5 @@ class RawClient:
 
 
 async def in_thread(call: Any, *arguments: Any) -> Any:
-    """Run a blocking client's call beside a broker of this event loop."""
+    """Run a blocking client's call while a broker runs on this event loop."""
     return await asyncio.get_running_loop().run_in_executor(None, call, *arguments)

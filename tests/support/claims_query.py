@@ -1,4 +1,4 @@
-"""One run of a query, for tests of its claims: what Spark and the group do to them, in their words."""
+"""One run of a query, for tests of its claims: what Spark and the group do to them, in their vocabulary."""
 
 import json
 
@@ -12,7 +12,7 @@ START = to_json(INITIAL)
 
 
 class Query:
-    """One run of a query: what Spark and the group do to its claims, in their words."""
+    """One run of a query: what Spark and the group do to its claims, in their vocabulary."""
 
     def __init__(self, start=START, **how):
         self.claims = QueryClaims(**how)
@@ -31,7 +31,7 @@ class Query:
         return self
 
     def asks(self, limit=None, **ends):
-        """Spark asks for the latest offset; what is claimed, None where it got its own offset back."""
+        """Spark asks for the latest offset; returns what is claimed, None if it got its own offset back."""
         self.ends |= {TopicPartition("flights", int(name[1:])): end for name, end in ends.items()}
         self.end = self.claims.latest(self.offset, self.ends, limit, generation=1)
         if self.end is self.offset:
@@ -50,7 +50,7 @@ class Query:
         return {partition.partition: offset for partition, (offset, _) in sent.items()}
 
     def is_done(self):
-        """Spark has the batch in its commit log and asks for what comes next."""
+        """Spark has the batch in its commit log and asks for the next one."""
         self.offset = json.loads(json.dumps(self.end))
         self.claims.begin_from(self.offset)
         return self

@@ -1,4 +1,4 @@
-"""Class data of Kafka and of Spark: a JVM that maps what another has read and checked starts in half the CPU.
+"""Class data of Kafka and of Spark: a JVM that maps what another one has read and verified needs half the CPU to start.
 
 `make test` has it made (making_class_data.py), once for each Java and each set of jars, and it is kept beside them
 (peers.py). Where it is missing, or is not of the Java that runs, programs start as ever: it changes how long that takes
@@ -18,7 +18,7 @@ QUIETLY = "-Xlog:cds*=off"
 
 
 def data_of(name: str, jars: Path, java: str, home: Path) -> Path:
-    """Where the data is kept, there or not: of one Java, and of jars that have not changed."""
+    """Where the data is kept, if it exists: for one Java, and for jars that have not changed."""
     program = Path(shutil.which(java) or java).resolve()
     files = sorted([*jars.glob("*.jar"), program.parent.parent / "release", program])
     seen = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.exists()]
@@ -26,5 +26,5 @@ def data_of(name: str, jars: Path, java: str, home: Path) -> Path:
 
 
 def mapped(data: Path | None) -> list[str]:
-    """The options of a JVM that maps it, none where it is not there."""
+    """The options of a JVM that maps it, none if it does not exist."""
     return [f"-XX:SharedArchiveFile={data}", QUIETLY] if data is not None and data.exists() else []

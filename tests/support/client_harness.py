@@ -1,4 +1,4 @@
-"""One `ConsumerCore` with a broker of the test's making: time is a number, answers are written down.
+"""One `ConsumerCore` with a broker played by the test: time is a number, answers are written by hand.
 
 Metadata, the coordinator's whereabouts, committed offsets, list-offsets and fetches are answered by themselves
 (`auto`); joins, syncs, heartbeats, leaves and commits wait for the test. Every request goes through its codec.
@@ -29,7 +29,7 @@ ALL = "flights-0 flights-1 flights-2 flights-3"
 
 
 def topic_id(name: str) -> bytes:
-    """A topic id made from the name."""
+    """A topic id derived from the name."""
     return name.encode().ljust(16, b"\1")[:16]
 
 
@@ -40,7 +40,7 @@ def tp(text: str) -> TopicPartition:
 
 
 def tps(text: str) -> list[TopicPartition]:
-    """Several, separated by blanks."""
+    """Several, separated by spaces."""
     return [tp(item) for item in text.split()]
 
 
@@ -76,10 +76,10 @@ class ConsumerHarness:
         """The membership under test."""
         return self.core.group.membership
 
-    # --- time and turning --------------------------------------------------------------------------------------------
+    # --- time and turns --------------------------------------------------------------------------------------------
 
     def turn(self) -> None:
-        """Poll the cores until they have nothing more to say."""
+        """Poll the cores until they send nothing more."""
         for _ in range(50):
             sends = [*self.core.metadata.poll(self.now), *self.core.poll(self.now)]
             for event in self.core.take_events():
@@ -96,7 +96,7 @@ class ConsumerHarness:
         raise AssertionError("the core never comes to rest")
 
     def tick(self, milliseconds: int) -> None:
-        """Let time pass, turning at each deadline on the way."""
+        """Advance the time, with a turn at each deadline on the way."""
         end = self.now + milliseconds
         self.turn()
         for _ in range(10_000):
@@ -129,7 +129,7 @@ class ConsumerHarness:
         return [request for _, request in self.pending if isinstance(request, kind)]
 
     def channel(self, kind: type[Request[Any]]) -> Channel:
-        """The channel that the oldest waiting request of a kind went by."""
+        """The channel of the oldest waiting request of a kind."""
         return next(send.channel for send, request in self.pending if isinstance(request, kind))
 
     def answer(self, kind: type[Request[Any]], response: Any) -> None:
@@ -143,7 +143,7 @@ class ConsumerHarness:
         raise AssertionError(f"no {kind.__name__} was sent; waiting: {[type(r).__name__ for _, r in self.pending]}")
 
     def fail(self, kind: type[Request[Any]], failure: FailureKind = FailureKind.DISCONNECTED) -> None:
-        """Let the oldest waiting request of a kind go without an answer."""
+        """Fail the oldest waiting request of a kind."""
         self.answer(kind, Failure(failure, failure.value))
 
     def _answer(self, request: Request[Any], version: int) -> Any:
@@ -174,7 +174,7 @@ class ConsumerHarness:
         return None
 
     def metadata_response(self, request: m.MetadataRequest) -> m.MetadataResponse:
-        """The topics asked for, as `topics` and `topic_errors` say."""
+        """The requested topics, as `topics` and `topic_errors` define them."""
         names = sorted(self.topics) if request.topics is None else [topic.name or "" for topic in request.topics]
         return m.MetadataResponse(
             brokers=[m.MetadataResponseBroker(n, f"broker{n}", 9092) for n in (1, 2)],
@@ -205,7 +205,7 @@ class ConsumerHarness:
     # --- the group's side --------------------------------------------------------------------------------------------
 
     def join(self) -> m.JoinGroupRequest:
-        """The join that waits."""
+        """The waiting join."""
         return self.sent(m.JoinGroupRequest)[0]
 
     def refuse_join(self, code: ErrorCode, member_id: str = "") -> None:
@@ -249,12 +249,12 @@ class ConsumerHarness:
         return {item.member_id: decode_assignment(item.assignment).partitions for item in request.assignments}
 
     def accept_sync(self, partitions: str | Iterable[TopicPartition]) -> None:
-        """Answer the sync with this member's share."""
+        """Answer the sync with this member's assignment."""
         share = tps(partitions) if isinstance(partitions, str) else list(partitions)
         self.answer(m.SyncGroupRequest, m.SyncGroupResponse(assignment=encode_assignment(share)))
 
     def let_in(self, share: str | Iterable[TopicPartition], generation: int = 1, **how: Any) -> None:
-        """Answer the join, then the sync with this member's share."""
+        """Answer the join, then the sync with this member's assignment."""
         self.accept_join(generation, **how)
         self.accept_sync(share)
 
@@ -267,12 +267,12 @@ class ConsumerHarness:
         self.answer(m.HeartbeatRequest, m.HeartbeatResponse(error_code=int(code)))
 
     def rebalance(self) -> None:
-        """A heartbeat says that the group rebalances."""
+        """A heartbeat reports that the group is rebalancing."""
         self.tick(3_000)
         self.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
 
     def accept_leave(self) -> None:
-        """Answer the leave."""
+        """Answer the LeaveGroup."""
         self.answer(m.LeaveGroupRequest, m.LeaveGroupResponse())
 
     def accept_commit(self, code: ErrorCode = ErrorCode.NONE) -> m.OffsetCommitRequest:
@@ -296,17 +296,17 @@ class ConsumerHarness:
     # --- the user's side ---------------------------------------------------------------------------------------------
 
     def subscribe(self, *topics: str) -> None:
-        """Subscribe, and come to poll."""
+        """Subscribe, and enter poll."""
         self.core.subscribe(topics or ("flights",))
         self.enter_poll()
 
     def enter_poll(self) -> None:
-        """The user comes to poll."""
+        """The user enters poll."""
         self.core.enter_poll(self.now)
         self.turn()
 
     def leave_poll(self) -> None:
-        """The user goes off."""
+        """The user leaves poll."""
         self.core.leave_poll()
 
     def callback(self) -> tuple[str, list[TopicPartition]]:
@@ -325,13 +325,13 @@ class ConsumerHarness:
         return found
 
     def fatal(self) -> MusterError:
-        """The error that the user is about to see."""
+        """The error that the user's next call will raise."""
         event = next(event for event in self.events if isinstance(event, Fatal))
         self.events.remove(event)
         return event.error
 
     def stable(self, partitions: str = ALL, generation: int = 1) -> None:
-        """Bring a fresh consumer into the group, as its only member."""
+        """Make a fresh consumer the only member of the group."""
         self.subscribe()
         self.accept_join(generation)
         self.accept_sync(partitions)
@@ -339,7 +339,7 @@ class ConsumerHarness:
             assert self.finish_callback() == (CallbackKind.ASSIGNED.value, tps(partitions))
 
     def commit(self, offsets: dict[str, int], **options: Any) -> list[MusterError | None]:
-        """Commit, and return the list that gets the outcome."""
+        """Commit, and return the list that will get the outcome."""
         outcome: list[MusterError | None] = []
         chosen = {tp(text): OffsetAndMetadata(offset) for text, offset in offsets.items()}
         self.core.commit(chosen, lambda error, _now: outcome.append(error), **options)
@@ -367,7 +367,7 @@ def stable_member(partitions=ALL, generation=1, **settings):
 
 
 def leave(consumer: ConsumerHarness) -> list[bool]:
-    """Leave the group; the list that gets True once that is done."""
+    """Leave the group; returns the list that gets True once that is done."""
     left: list[bool] = []
     consumer.core.unsubscribe(consumer.now, lambda: left.append(True), "the consumer is being closed")
     consumer.turn()

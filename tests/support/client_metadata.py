@@ -25,7 +25,7 @@ class Cluster:
 
     @classmethod
     def knowing(cls, *topics, **more):
-        """One that is interested in flights, and was told of these topics."""
+        """A client that is interested in flights, and has metadata of these topics."""
         made = cls(**more)
         made.metadata.add_interest({"flights"})
         made.learn(*topics)
@@ -52,7 +52,7 @@ class Cluster:
         self.reply(self.ask(), *topics)
 
     def refresh(self, *topics):
-        """What it knows was found to be stale; it asks once the backoff is over."""
+        """Its metadata was found to be stale; it requests new metadata once the backoff is over."""
         self.metadata.request_update(self.now)
         self.now += 1_000
         self.learn(*topics)

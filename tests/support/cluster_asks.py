@@ -1,4 +1,4 @@
-"""What tests ask of brokers of a SimCluster, and do in its ZooKeeper by hand."""
+"""Requests that tests send to brokers of a SimCluster, and changes that they make in its ZooKeeper by hand."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def below(cluster: SimCluster, path: str) -> list[str]:
 
 
 def taken_out(cluster: SimCluster, path: str) -> dict[str, bytes | None]:
-    """A znode and all below it, which are deleted as by hand."""
+    """A znode and all its descendants, which are deleted as if by hand."""
     found = {each: cluster.do(GetData(each))[0] for each in reversed(below(cluster, path))}
     for each in reversed(found):
         cluster.do(Delete(each))
@@ -93,6 +93,6 @@ def taken_out(cluster: SimCluster, path: str) -> dict[str, bytes | None]:
 
 
 def put_in(cluster: SimCluster, taken: dict[str, bytes | None]) -> None:
-    """What was taken out is there again."""
+    """What was removed is restored."""
     for each, data in taken.items():
         cluster.do(Create(each, data))

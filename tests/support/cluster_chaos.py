@@ -1,6 +1,6 @@
 """Brokers of a cluster that are killed, stopped, frozen and started again while everybody writes and reads.
 
-`draw` makes a schedule from a seed and `judge` says of the facts what went wrong; neither does any I/O. `carry_out`
+`draw` makes a schedule from a seed and `judge` finds in the facts what went wrong; neither does any I/O. `carry_out`
 lets blocking and asyncio producers write numbered records, has a group of blocking and a group of asyncio consumers and
 a reader of ranges (`client/plain`) read them, and does to the brokers what the schedule says, one after the other.
 """
@@ -38,7 +38,7 @@ AWAY = ("kill", "term", "freeze")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One broker is away for `for_s`; the next one goes `then_s` after it has come back."""
+    """One broker is down for `for_s`; the next one goes down `then_s` after it has come back."""
 
     do: str
     node: int
@@ -51,7 +51,7 @@ S = TypeVar("S")
 
 @dataclass(frozen=True)
 class Schedule(Generic[S]):
-    """What one run does. What a step is depends on what is shaken."""
+    """What one run does. The type of a step depends on what is shaken."""
 
     seed: int
     partitions: int
@@ -62,7 +62,7 @@ class Schedule(Generic[S]):
 
 
 def draw(seed: int) -> Schedule[Step]:
-    """The schedule of a seed: every broker is away at least once."""
+    """The schedule of a seed: every broker is down at least once."""
     random = Random(seed)
     nodes = [*random.sample((1, 2, 3), 3), *(random.choice((1, 2, 3)) for _ in range(random.randint(0, 4)))]
     return Schedule(
@@ -86,7 +86,7 @@ Row = tuple[int, str]
 
 @dataclass
 class Facts:
-    """What came of a schedule. `log` is what the partitions hold in the end, read by another client.
+    """The result of a schedule. `log` is what the partitions hold in the end, read by another client.
 
     `acknowledged` has the offset of each value, -1 where the broker did not say. `runs` are what a member of a group
     read of a partition from when it was assigned until it was given up. `ranges` are what was read by range.
@@ -102,12 +102,12 @@ class Facts:
     """Whether what is read, and the log, have the leader epoch at each value."""
 
     def noted(self, value: str, epoch: int) -> str:
-        """What is noted for a value that is read."""
+        """What is recorded for a value that is read."""
         return f"{value}@{epoch}" if self.with_epochs else value
 
 
 def judge(facts: Facts) -> list[str]:
-    """What is wrong; nothing if all is well."""
+    """What is wrong; nothing if everything is fine."""
     return [*facts.errors, *_lost(facts), *_disordered(facts), *_misread(facts)]
 
 
@@ -184,7 +184,7 @@ def _misread(facts: Facts) -> Iterator[str]:
 
 
 class Worker:
-    """Something that goes on in a thread of its own until it is stopped."""
+    """A worker that runs in its own thread until it is stopped."""
 
     def __init__(self, facts: Facts, name: str) -> None:
         self.facts = facts
@@ -200,11 +200,11 @@ class Worker:
             self.facts.errors.append(f"{self.name}: {type(error).__name__}: {error}")
 
     def work(self) -> None:
-        """What it does."""
+        """The work of the thread."""
         raise NotImplementedError
 
     def stop(self) -> None:
-        """Have it come to its end, and wait for that."""
+        """Make it stop, and wait until it has."""
         self.stopped.set()
         self._thread.join(PATIENCE_S)
         if self._thread.is_alive():
@@ -222,7 +222,7 @@ class Writer(Worker):
         super().__init__(facts, name)
 
     def told(self, value: str) -> Callable[[RecordMetadata | None, BaseException | None], None]:
-        """Takes the outcome of one record."""
+        """Record the outcome of one record."""
 
         def on_delivery(metadata: RecordMetadata | None, error: BaseException | None) -> None:
             if metadata is not None:
@@ -263,7 +263,7 @@ class AsyncWriter(Writer):
 
 
 class Member(Worker, RebalanceListener):
-    """One member of a group, which notes what it reads."""
+    """One member of a group, which records what it reads."""
 
     def __init__(self, facts: Facts, name: str, face: str, topic: str, group: str, **settings: Any) -> None:
         self.face, self.topic, self.group, self.settings = face, topic, group, settings
@@ -326,7 +326,7 @@ class Ranges(Worker):
 
 
 def carry_out(schedule: Schedule[S], bootstrap: str, topic: str, shake: Callable[[S], None]) -> Facts:
-    """Do what a schedule says, each step by `shake`, and gather what came of it."""
+    """Carry out a schedule, each step by `shake`, and collect the facts."""
     facts = Facts({})
     timeouts = {"request_timeout_ms": schedule.request_timeout_ms, "bootstrap_servers": bootstrap}
     writing = {**timeouts, "delivery_timeout_ms": 300_000}
@@ -363,7 +363,7 @@ def carry_out(schedule: Schedule[S], bootstrap: str, topic: str, shake: Callable
 
 
 def shake_kafka(brokers: KafkaCluster, step: Step) -> None:
-    """Do one step: a broker goes, and comes back."""
+    """Carry out one step: a broker goes down, and comes back."""
     node = brokers.node(step.node)
     match step.do:
         case "kill":

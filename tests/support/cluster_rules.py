@@ -1,4 +1,4 @@
-"""The cluster's rules on a ZooKeeper in memory: whatever session is named carries out what is asked."""
+"""The cluster's rules on a ZooKeeper in memory: any named session carries out what is asked."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class World:
 
 
 def made_world():
-    """With the znodes that each broker makes."""
+    """With the znodes that each broker creates."""
     made = World()
     for path in cluster_scheme.PERSISTENT:
         made.run(ensure_path(path))

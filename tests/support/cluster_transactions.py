@@ -31,7 +31,7 @@ QUICK = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 500}
 
 @dataclass
 class Told:
-    """What the client was told of its transactions, by number, and what is there in the end."""
+    """What the client learned about its transactions, by number, and what exists at the end."""
 
     committed: list[int] = field(default_factory=list)
     aborted: list[int] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Told:
 
 
 def judge_transactions(told: Told) -> Iterator[str]:
-    """What is wrong; nothing if all is well."""
+    """What is wrong; nothing if everything is fine."""
     where: dict[int, set[int]] = {}
     for partition, numbers in told.read.items():
         for number in numbers:
@@ -62,7 +62,7 @@ def judge_transactions(told: Told) -> Iterator[str]:
 
 
 class Transactions(Worker):
-    """A producer with one transactional id, which is made anew when it cannot go on."""
+    """A producer with one transactional id, which is created again when it cannot continue."""
 
     def __init__(self, facts: Facts, cluster: Cluster, seed: int) -> None:
         self.told = Told()
@@ -86,7 +86,7 @@ class Transactions(Worker):
                     "transaction.timeout.ms": TIMEOUT_MS,
                     "message.timeout.ms": TIMEOUT_MS,
                     "socket.timeout.ms": 3_000,
-                    # librdkafka 2.16 waits without end for the coordinator of a group whose connection was lost, until
+                    # librdkafka 2.16 waits indefinitely for the coordinator of a group whose connection was lost, until
                     # the state of some connection changes.
                     "connections.max.idle.ms": 5_000,
                     "log_level": 0,
@@ -103,7 +103,7 @@ class Transactions(Worker):
                 producer.purge()
 
     def _one(self, producer: Producer, metadata: object) -> None:
-        """One transaction, to its end or as far as it goes. Raises KafkaException if the producer cannot go on."""
+        """One transaction, to its end or as far as possible. Raises KafkaException if the producer cannot continue."""
         self._number += 1
         number, commits = self._number, self._random.random() < 0.7
         ends = False
@@ -124,7 +124,7 @@ class Transactions(Worker):
             found: KafkaError = error.args[0]
             self.troubles.append(f"{number}: {found}")
             if ends and not found.txn_requires_abort():
-                # It may be committed all the same: only a refusal that asks for an abort says that it is not.
+                # It may have been committed anyway: only an error that requires an abort says that it was not.
                 self.told.unknown.append(number)
                 raise
             if not found.txn_requires_abort() and not found.retriable():
@@ -152,7 +152,7 @@ class Transactions(Worker):
         )
 
     def more(self) -> None:
-        """Wait until some more transactions are committed."""
+        """Wait until some more transactions have been committed."""
         before = len(self.told.committed)
         deadline = time.monotonic() + PATIENCE_S
         while len(self.told.committed) < before + 3:
@@ -160,7 +160,7 @@ class Transactions(Worker):
             time.sleep(0.05)
 
     def wrong(self) -> list[str]:
-        """What is wrong in the end; nothing if all is well."""
+        """What is wrong at the end; nothing if everything is fine."""
         eventually(self._is_stable)
         consumer = self._consumer()
         ends = self._ends(READ_COMMITTED)

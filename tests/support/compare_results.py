@@ -1,4 +1,4 @@
-"""Results of a comparison as a run would give them: made up, by the formulas, for tests of checks and page."""
+"""Results of a comparison as a run would produce them: made up, by the formulas, for tests of checks and page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STEP_MS = 3_000
 
 
 def run(scheme: Scheme, size: int = 3, *, brokers: int = 3) -> SchemeRun:
-    """One run in which all went well."""
+    """One run in which everything went well."""
     made = SchemeRun(scheme, size, PARTITIONS, brokers, produced=1_000, handled=1_000, twice=120)
     members = 0
     for number, step in enumerate(script(size)):
@@ -55,7 +55,7 @@ def _draw(made: SchemeRun) -> None:
 
 
 def differing() -> SchemeRun:
-    """Members on servers of ZooKeeper of which one learns late and lags."""
+    """Members on ZooKeeper servers, one of which learns late and lags."""
     made = run(Scheme.WATCHERS)
     made.steps = made.steps[:2]
     made.steps.append(StepResult(StepKind.LATE, "m3", 3, 4_000, 5_000, 5_500, work=Work(3, 6)))
@@ -67,7 +67,7 @@ def differing() -> SchemeRun:
 
 
 def sample(*schemes: Scheme, sizes: tuple[int, ...] = (3,)) -> Results:
-    """A comparison in which all went well."""
+    """A comparison in which everything went well."""
     wanted = schemes or (Scheme.WATCHERS, Scheme.SERVER, Scheme.MEMBERS)
     runs = [run(scheme, size) for scheme in wanted for size in sizes]
     return Results(runs, 3, "ZooKeeper <3.9> & three brokers", ["the consumer of Kafka 0.8.2.2: no jars"])

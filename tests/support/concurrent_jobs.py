@@ -1,4 +1,4 @@
-"""What a `ConcurrentCore` lets start."""
+"""The jobs that a `ConcurrentCore` starts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from muster.client.core.concurrent.work import Job
 
 
 def start(of: ConcurrentCore, now: int = 0) -> list[Job]:
-    """Start all that may start now."""
+    """Start everything that may start now."""
     found = []
     while (job := of.start(now)) is not None:
         found.append(job)
@@ -15,5 +15,5 @@ def start(of: ConcurrentCore, now: int = 0) -> list[Job]:
 
 
 def offsets(jobs: list[Job]) -> list[int]:
-    """Those of the jobs' records."""
+    """The offsets of the jobs' records."""
     return [job.record.offset for job in jobs]

@@ -56,7 +56,7 @@ class World:
     # --- a life ------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Half a minute of faults; then all is mended, and everything has to be handled."""
+        """Half a minute of faults; then everything is repaired, and every record must be handled."""
         cluster, rng = self.cluster, self.rng
         for _ in range(rng.choice([1, 2, 3])):
             self.add_member()
@@ -163,7 +163,7 @@ class World:
 
 
 class ManyAtATime(Application):
-    """A member's program: as `Engine`."""
+    """A member's program: replaces `Engine`."""
 
     def __init__(self, member: SimMember, world: World) -> None:
         super().__init__(member)
@@ -236,7 +236,7 @@ class ManyAtATime(Application):
             self._pump()
 
     def _is_up(self, again: Any) -> bool:
-        """Whether the process runs; one that stands still does it later."""
+        """Whether the process runs; if it is suspended, the call is repeated later."""
         if self.member.is_alive and self.member.is_frozen:
             self.clock.call_later(100, again)
         return self.member.is_alive and not self.member.is_frozen

@@ -58,13 +58,13 @@ class Log:
         return self.records[:at] if there else []
 
     def validated(self, position: OffsetAndMetadata) -> int:
-        """Where a consumer goes on that was there (KIP-320)."""
+        """The offset at which a consumer with this position continues (KIP-320)."""
         known = self.epoch_ends.get(position.leader_epoch, self.end)
         return min(position.offset, known, self.end)
 
 
 class Process:
-    """One program: a core, and the handlers at work in it."""
+    """One program: a core, and its running handlers."""
 
     def __init__(self, rules: Rules) -> None:
         self.core = ConcurrentCore(rules)
@@ -108,7 +108,7 @@ class World:
     # --- a life ------------------------------------------------------------------------------------------------------
 
     def run(self, steps: int) -> None:
-        """Draw so many steps, then have all be well, and see that nothing is left."""
+        """Take this many steps, then end all faults, and check that nothing is left."""
         actions = [self.produce] * 2 + [self.poll] * 6 + [self.start] * 8 + [self.end_one] * 16
         actions += [self.commit] * 3 + [self.pass_time] * 3 + [self.bury] * 4 + [self.rebalance] * 1 + [self.lose] * 1
         self.produce()
@@ -123,13 +123,13 @@ class World:
         self.finish()
 
     def finish(self) -> None:
-        """No more faults: all is handled, and committed."""
+        """No more faults: everything is handled, and committed."""
         self.fails = 0.0
         self.assign_all()
         for _ in range(5_000):
             for action in (self.poll, self.start, self.end_one, self.bury, self.end_one, self.pass_time):
                 action()
-            # A record that a former owner has done may have come again, failed, and wait for its next attempt.
+            # A record that a former owner has done may have been read again, failed, and wait for its next attempt.
             at_rest = not any(p.running or p.burying or p.core.counters()["waiting"] for p in self.processes)
             if at_rest and self.is_done():
                 break
@@ -139,7 +139,7 @@ class World:
             process.core.move_to({partition: log.end})
             offsets = process.core.to_commit([partition])
             self.committed |= offsets
-            # Otherwise the log was cut and nothing has been written since: records that are lost may still be retried.
+            # Otherwise the log was truncated and nothing has been written since: lost records may still be retried.
             if log.validated(place) == place.offset:
                 assert all(not what.metadata for what in offsets.values())
                 assert self.committed[partition].offset == log.end
@@ -230,12 +230,12 @@ class World:
             process.core.committed(offsets)
 
     def move(self, process: Process) -> None:
-        """The consumer's positions, as the engine tells them before it commits."""
+        """The consumer's positions, as the engine reports them before it commits."""
         if self.rng.random() < 0.5:
             process.core.move_to({p: self.logs[p].validated(place) for p, place in process.places.items()})
 
     def rebalance(self) -> None:
-        """Some partitions are revoked in good order, then all without an owner are assigned."""
+        """Some partitions are revoked normally, then all without an owner are assigned."""
         for process in self.processes:
             mine = [p for p in self.partitions if self.owner.get(p) is process and self.rng.random() < 0.5]
             process.core.close(mine)
@@ -255,7 +255,7 @@ class World:
         self.assign_all()
 
     def lose(self) -> None:
-        """A member was thrown out, and learns of it."""
+        """A member was expelled, and learns of it."""
         if self.rng.random() < 0.3:
             process = self.rng.choice(self.processes)
             self.give_up(process, [p for p in self.partitions if self.owner.get(p) is process])
@@ -291,7 +291,7 @@ class World:
     # --- checks ------------------------------------------------------------------------------------------------------
 
     def told(self, partition: TopicPartition, committed: OffsetAndMetadata | None) -> set[Mark]:
-        """Which records of the log a commit calls done, where no election has taken them since."""
+        """The records of the log that a commit reports as done, if no election has removed them since."""
         if committed is None:
             return set()
         log, left = self.logs[partition], decode(partition, committed.offset, committed.metadata)
@@ -337,7 +337,7 @@ class World:
             progress = process.core._progress[partition]
             log = self.logs[partition]
             if log.validated(process.places[partition]) < process.places[partition].offset:
-                continue  # the log was cut, and the process does not know it yet
+                continue  # the log was truncated, and the process does not know it yet
             says = self.told(partition, what)
             assert says <= self.done, f"{what} calls records done that are not: {sorted(says - self.done)}"
             if capacity(self.rules.metadata_limit).holes:
@@ -351,6 +351,6 @@ class World:
             assert core.under_way == len(process.running) <= self.rules.concurrency
             held = [progress.held for progress in core._progress.values()]
             assert all(count >= 0 for count in held)
-            # A partition that was alone has filled its share before others came, whose shares are smaller.
+            # A partition that was the only one has filled its share before others came, whose shares are smaller.
             shares = sum(2 * max(self.rules.max_buffered // place, 16) for place in range(1, len(held) + 1))
             assert sum(held) <= shares + self.rules.concurrency

@@ -19,7 +19,7 @@ from muster import AsyncConsumer, AsyncProducer, Consumer, Producer, async_exact
 
 
 def settings(bootstrap: str, group: str, name: str, assignor: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Those of the consumer and of the producer."""
+    """The settings of the consumer and of the producer."""
     reading = {
         "bootstrap_servers": bootstrap,
         "group_id": group,
@@ -31,7 +31,7 @@ def settings(bootstrap: str, group: str, name: str, assignor: str) -> tuple[dict
         "max_poll_records": 50,
     }
     reading |= {"partition_assignment_strategy": assignor} if assignor else {"group_instance_id": name}
-    # The next job with the id ends what a killed one has left; of a member nothing does but its timeout.
+    # The next job with this id aborts the transaction of a killed one; a dynamic member only disappears by its timeout.
     timeout_ms = 10_000 if assignor else 60_000
     return reading, {"bootstrap_servers": bootstrap, "transactional_id": name, "transaction_timeout_ms": timeout_ms}
 

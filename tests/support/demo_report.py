@@ -1,4 +1,4 @@
-"""A report as a run of the demo would give it: made up but for the delays, which are the real ones."""
+"""A report as a run of the demo would produce it: made up except for the delays, which are the real ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster.demo.show.report import DelayRow, DemoReport, Figure, OwnershipSpan,
 
 START = 1_700_000_000_000
 MEMBERS = ("python-1", "python-2", "python-3", "spark", "python-4")
-# Of each partition: the owners and from which second on they own it; "" is nobody.
+# For each partition: the owners and the second from which they own it; "" is nobody.
 OWNERS = {
     0: [("python-1", 3.2), ("", 44.0), ("python-3", 50.4), ("spark", 62.5)],
     1: [("python-1", 3.2), ("python-4", 24.1), ("spark", 50.4)],
@@ -52,7 +52,7 @@ def course(outage: Outage) -> Course:
 
 @cache
 def sample() -> DemoReport:
-    """The report of a run in which all went well."""
+    """The report of a run in which everything went well."""
     names = airlines()
     facts: dict[str, Delays] = {}
     for flight in flights(QUICK_FLIGHTS):

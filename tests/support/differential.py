@@ -48,7 +48,8 @@ _ERRORS = {code.value: code.name for code in ErrorCode}
 
 @dataclass
 class Side:
-    """One of the two brokers: its connections, and the names of what it alone gave (ids of members, topics, …)."""
+    """One of the two brokers: its connections, and the names of values that only it assigned (member ids, topics,
+    …)."""
 
     bootstrap: str
     connections: dict[str, RawClient] = field(default_factory=dict)
@@ -58,7 +59,7 @@ class Side:
     """What has a name, by it."""
 
     def call(self, value: Any, name: str, field: str = "") -> None:
-        """Give a name to what this broker gave; to a number in one field alone, as others may happen to be the same."""
+        """Name a value that this broker assigned; a number only in one field, because others may happen to be equal."""
         self.names[(field, value) if field else value], self.given[name] = name, value
 
     def send(self, by: str, request: Request[Any], version: int) -> None:
@@ -69,12 +70,12 @@ class Side:
         self.waiting[by] = type(request), version
 
     def ask(self, request: Request[Any], version: int) -> Any:
-        """A request that is not compared: to get things ready."""
+        """A request that is not compared: for preparation."""
         self.send("aside", request, version)
         return self.connections["aside"].receive(*self.waiting.pop("aside"))
 
     def take(self, by: str) -> Any:
-        """The answer that is there on a connection; "closed" if the broker closes it instead."""
+        """The next answer on a connection; "closed" if the broker closes it instead."""
         try:
             return self.connections[by].receive(*self.waiting.pop(by))
         except (EOFError, ConnectionError):
@@ -107,7 +108,7 @@ class Side:
 
 
 class Ask(NamedTuple):
-    """One request: who sends it, in which version, and what it is for each of the brokers."""
+    """One request: who sends it, in which version, and its content for each of the brokers."""
 
     by: str
     version: int
@@ -127,7 +128,7 @@ class Script(Protocol):
     steps: int
 
     def begin(self, sides: Sequence[Side]) -> None:
-        """Get ready what the requests are about."""
+        """Prepare what the requests are about."""
 
     def next(self, waiting: Collection[str]) -> Ask | None:
         """The next request; a connection in `waiting` is busy. None: nothing this time."""
@@ -136,7 +137,7 @@ class Script(Protocol):
         """Record the two answers to a request, before they are compared."""
 
     def end(self, sides: Sequence[Side]) -> None:
-        """Remove what the requests have left behind."""
+        """Remove what the requests have created."""
 
 
 class DifferenceError(Exception):
@@ -144,7 +145,7 @@ class DifferenceError(Exception):
 
 
 class Play:
-    """One script, told to both brokers."""
+    """One script, played to both brokers."""
 
     def __init__(self, script: Script, bootstraps: Iterable[str], moment_s: float) -> None:
         self._script = script
@@ -186,7 +187,7 @@ class Play:
             self._compare(each, answers)
 
     def _settled(self) -> dict[str, list[Any]]:
-        """The answers of both by connection, once both have answered or let wait the same requests."""
+        """The answers of both by connection, once the same requests have been answered, or wait, on both."""
         found: list[dict[str, Any]] = [{}, {}]
         latest = time.monotonic() + LATEST_S
         while True:
@@ -205,7 +206,7 @@ class Play:
         return {by: [answers[by] for answers in found] for by in found[0]}
 
     def _hear(self, timeout_s: float) -> list[tuple[int, str]]:
-        """The connections on which an answer is there, by side; none if that takes too long."""
+        """The connections on which an answer is ready, by side; none if that takes too long."""
         sockets = {
             side.connections[by].socket: (which, by) for which, side in enumerate(self._sides) for by in side.waiting
         }
@@ -227,7 +228,7 @@ class Play:
 
 
 class Played(NamedTuple):
-    """What came of scripts."""
+    """The results of scripts."""
 
     wrong: list[str]
     """For each seed whose answers differ what was asked and what differs."""
@@ -236,7 +237,7 @@ class Played(NamedTuple):
 
 
 def play_all(seeds: Iterable[int], script: Callable[[int], Script], bootstraps: Sequence[str]) -> Played:
-    """Play scripts, some of them side by side."""
+    """Play scripts, several of them concurrently."""
 
     def play(seed: int) -> tuple[int | None, int]:
         played = Play(script(seed), bootstraps, MOMENT_S)

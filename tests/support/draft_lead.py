@@ -1,4 +1,4 @@
-"""The real coordinator as what leads a group in a `World` of members that speak as Kafka's drafts did.
+"""The real coordinator as the `Lead` of a group in a `World` of members that speak Kafka's draft protocol.
 
 Its store is behind a network and fences older epochs (`SlowStore`), so one that was frozen and believes in itself can
 answer from memory for a while, but write nothing.
@@ -20,7 +20,7 @@ from tests.support.slow_store import Cells, SlowStore
 
 
 class SharedCells(Cells):
-    """What the coordinators share, and a look at it from outside."""
+    """The storage that the coordinators share, and a view of it from outside."""
 
     def __init__(self, disk: Disk) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class SharedCells(Cells):
         self.epoch = 0
 
     def look(self) -> None:
-        """Note what has been committed since the last look, and the generation."""
+        """Record what has been committed since the last look, and the generation."""
         for cells in self.cells.values():
             for key, value in cells.items():
                 record = decode_record(key, value)
@@ -39,7 +39,7 @@ class SharedCells(Cells):
 
 
 class RealLead:
-    """A coordinator under an epoch of its own."""
+    """A coordinator with its own epoch."""
 
     is_fenced = True
 

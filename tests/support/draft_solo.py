@@ -1,4 +1,4 @@
-"""One member that speaks as Kafka's drafts did, whose requests a test answers; time is a number."""
+"""One member that speaks Kafka's draft protocol, whose requests a test answers; time is a number."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SESSION_MS = 10_000
 
 
 class Solo:
-    """One member, whose requests the test answers. Committed offsets and the coordinator are found by themselves."""
+    """One member, whose requests the test answers. Committed offsets and the coordinator are answered automatically."""
 
     def __init__(self, **more: Any) -> None:
         values: dict[str, Any] = {
@@ -101,13 +101,13 @@ class Solo:
         return any(send.request_type is kind for send in self.waiting)
 
     def request(self, kind: type[Any]) -> Any:
-        """The request of that kind that waits, as the coordinator reads it."""
+        """The waiting request of this kind, as the coordinator reads it."""
         send = self.find(kind)
         version = DRAFT_VERSIONS[kind.API_KEY][1]
         return over_the_wire(send.build(version), version)
 
     def answer(self, kind: type[Any], answer: Any) -> Solo:
-        """Answer the request of that kind that waits longest."""
+        """Answer the request of this kind that has waited longest."""
         self.tell(self.find(kind), answer)
         return self.turn()
 

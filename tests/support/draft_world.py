@@ -1,6 +1,6 @@
 """Members of scheme 2 on a virtual clock, with coordinators that crash and freeze, from a seed.
 
-A `World` has some coordinator processes, of which one leads the group, and consumers without sockets: each has a
+A `World` has some coordinator processes, one of which leads the group, and consumers without sockets: each has a
 `ServerAssignedMember` and reads a log that has records without end. What the coordinators answer is the business of a
 `Lead`: the model below, or the real coordinator. Every message goes through its codec.
 """
@@ -39,7 +39,7 @@ def over_the_wire(message: Any, version: int = 0) -> Any:
 
 
 class Lead(Protocol):
-    """What leads the group in a process. It lives until the process ends; what is durable is not in it."""
+    """The group's coordinator within a process. It lives until the process ends; durable state is kept elsewhere."""
 
     is_fenced: bool
     """Whether one that was frozen may go on when it wakes: what it writes is refused."""
@@ -51,11 +51,11 @@ class Lead(Protocol):
         """Time has passed."""
 
     def drop(self) -> None:
-        """Another process leads now: all that wait are told."""
+        """Another process leads now: all waiting requests are answered."""
 
 
 class Disk:
-    """What a group's coordinators keep, as the model has it."""
+    """The state that a group's coordinators keep, in the model."""
 
     def __init__(self, partitions: int) -> None:
         self.partitions = partitions
@@ -72,7 +72,7 @@ class Disk:
 
 
 class Model:
-    """A coordinator by the rules of the drafts, as small as possible."""
+    """A coordinator that follows the rules of the drafts, as small as possible."""
 
     is_fenced = False
 
@@ -113,7 +113,7 @@ class Model:
             return
         if member_id and self._rebalance_until is None:
             self._deadlines[member_id] = now + SESSION_MS
-            reply(self._share(member_id))  # unchanged in a stable group: as a heartbeat
+            reply(self._share(member_id))  # unchanged in a stable group: like a heartbeat
             return
         member_id = member_id or f"member-{next(self._disk.new_ids)}"
         self._deadlines[member_id] = now + SESSION_MS
@@ -150,7 +150,7 @@ class Model:
     def _commit(self, request: m.OffsetCommitRequest, reply: Reply, now: int) -> None:
         code = self._judge(request.member_id, request.generation_id_or_member_epoch, now)
         if code is ErrorCode.ILLEGAL_GENERATION and request.generation_id_or_member_epoch == self._disk.generation:
-            code = ErrorCode.NONE  # the members are awaited: they may commit
+            code = ErrorCode.NONE  # the coordinator waits for the members: they may commit
         [topic] = request.topics
         if code is ErrorCode.NONE:
             for partition in topic.partitions:
@@ -192,7 +192,7 @@ class Process:
 
 
 class SimConsumer:
-    """A consumer: handles one record of each partition a turn, and reads from where the group has committed."""
+    """A consumer: handles one record of each partition per turn, and starts at the group's committed offset."""
 
     def __init__(self, world: World, name: str, seed: int) -> None:
         self.world = world
@@ -231,7 +231,7 @@ class SimConsumer:
     # --- turns -------------------------------------------------------------------------------------------------------
 
     def turn(self) -> None:
-        """What arrived, what is due, and some records."""
+        """Handles what arrived and what is due, and some records."""
         if not self.is_up or self.is_frozen:
             return
         inbox, self.inbox = self.inbox, []
@@ -297,8 +297,8 @@ class World:
     # --- who leads ---------------------------------------------------------------------------------------------------
 
     def elect(self) -> None:
-        """Another process takes the group, if one is up. One that led it before is told, or learns of it some time
-        after it has woken."""
+        """Another process takes the group, if one is up. The former one is notified, or learns of it some time after it
+        has resumed."""
         up = [each for each in self.processes if each.is_up and not each.is_frozen and each.lead is None]
         for process in self.processes:
             if process.lead is not None and not (process.is_frozen and process.lead.is_fenced):
@@ -319,11 +319,11 @@ class World:
             self.leader = None
 
     def freeze(self, process: Process) -> None:
-        """It stands still; its connections stay up."""
+        """It is suspended; its connections stay up."""
         process.is_frozen = True
 
     def wake(self, process: Process) -> None:
-        """It goes on with what has arrived meanwhile, before it can be elected again."""
+        """It continues with what has arrived meanwhile, before it can be elected again."""
         process.is_frozen = False
         self._serve_inbox(process)
         if process.lead is not None and self.leader is not process:
@@ -341,7 +341,7 @@ class World:
         return self.rng.randrange(1, 120)
 
     def send(self, consumer: SimConsumer, send: AnySend) -> None:
-        """A request on its way, and its answer on the way back; or a connection that breaks."""
+        """Send a request, and later its answer; or the connection breaks."""
         node = consumer.member.nodes.brokers[send.node_id]
         process = self.processes[-2 - send.node_id if send.node_id < 0 else send.node_id]
         assert node.host == f"c{process.node_id}", "the addresses are those of the processes"
@@ -393,7 +393,7 @@ class World:
         broken: Callable[[], None],
         done: list[bool],
     ) -> None:
-        """A connection whose peer has ended, or that the consumer has closed, fails what waits on it."""
+        """A connection whose peer has ended, or that the consumer has closed, fails the requests that wait on it."""
 
         def look() -> None:
             if done[0]:
@@ -420,7 +420,7 @@ class World:
 
 
 def refused(request: Any, code: ErrorCode) -> Any:
-    """The answer to a request, of a process that does not coordinate the group."""
+    """The answer to a request from a process that does not coordinate the group."""
     match request:
         case DraftJoinGroupRequest():
             return DraftJoinGroupResponse(code, -1, request.consumer_id)

@@ -1,4 +1,4 @@
-"""A client's driver that is asked one thing after the other, and a scripted broker for it."""
+"""A client's driver that gets one request after the other, and a scripted broker for it."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ QUICK = {"reconnect_backoff_ms": 5, "reconnect_backoff_max_ms": 20, "retry_backo
 
 
 class Client:
-    """A driver that is asked one thing after the other."""
+    """A driver that gets one request after the other."""
 
     def __init__(self, bootstrap, **settings):
         self.config = ClientConfig.of(QUICK | {"bootstrap_servers": bootstrap} | settings)
@@ -56,7 +56,7 @@ async def client(bootstrap, **settings):
 
 @contextlib.asynccontextmanager
 async def scripted(then=None, script=None, known=None, **settings):
-    """A server and a client of it, which knows a node by then."""
+    """A server and a client of it, which already knows a node."""
     server = ScriptedServer(script or (lambda peer: asyncio.sleep(0)))
     if script is None:
         server.script = answering(server.metadata, then)
@@ -78,5 +78,5 @@ def failed(answer, kind=None):
 
 
 async def echo(peer):
-    """Answers Heartbeat with its generation as throttle time: tells answers apart."""
+    """Answers Heartbeat with its generation as throttle time, so that answers can be distinguished."""
     await peer.reply(HeartbeatResponse())

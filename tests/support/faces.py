@@ -1,4 +1,4 @@
-"""Both faces of the consumer under one roof, so that a behaviour is tested once, and topics for them to read."""
+"""Both faces of the consumer with one interface, so that a behaviour is tested once, and topics for them to read."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CLOSE_MS = 60_000
 
 
 class Blocking:
-    """An `AsyncConsumer` called like a `Consumer`: each call runs in a loop of its own thread, and is waited for."""
+    """An `AsyncConsumer` called like a `Consumer`: each call runs in a loop in its own thread, and is waited for."""
 
     loop_policy: type[asyncio.AbstractEventLoopPolicy] = asyncio.DefaultEventLoopPolicy
 
@@ -82,7 +82,7 @@ class Blocking:
             self._thread.close()
 
     def abandon(self) -> None:
-        """Stop as a crash would: no farewell."""
+        """Stop like a crash: without leaving the group."""
 
         async def stop() -> None:
             await self.consumer._loop.close()
@@ -105,7 +105,7 @@ class Abandonable(Consumer):
     abandoned = False
 
     def abandon(self) -> None:
-        """Stop as a crash would: no farewell."""
+        """Stop like a crash: without leaving the group."""
         self._run(self._consumer._loop.close)
         self._thread.close()
         self.abandoned = True
@@ -115,7 +115,7 @@ FACES: dict[str, Callable[..., Any]] = {"sync": Abandonable, "async": Blocking, 
 
 
 class Recorder(RebalanceListener):
-    """Writes down what it is told."""
+    """Records its calls."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, list[TopicPartition]]] = []
@@ -146,8 +146,8 @@ class Cluster:
         self.group = f"g-{uuid.uuid4().hex[:8]}"
 
     def topic(self, partitions: int = 4, name: str | None = None) -> str:
-        """A new topic. It keeps its records: `produce` dates them to 1970, and retention would take them at once, which
-        Kafka looks at 30 s after its start and every 5 minutes."""
+        """A new topic. It keeps its records: `produce` dates them to 1970, and retention, which Kafka checks 30 s after
+        its start and every 5 minutes, would delete them at once."""
         name = name or f"t-{uuid.uuid4().hex[:8]}"
         kept = [m.CreatableTopicConfig("retention.ms", "-1")]
         self._have_done(m.CreateTopicsRequest([m.CreatableTopic(name, partitions, -1, [], kept)], 30_000), 7)
@@ -155,7 +155,7 @@ class Cluster:
         return name
 
     def written(self, count: int, partitions: int = 4) -> str:
-        """A new topic with so many records, as `produce` writes them."""
+        """A new topic with this many records, written by `produce`."""
         topic = self.topic(partitions)
         self.produce(topic, count, partitions)
         return topic
@@ -187,7 +187,7 @@ class Cluster:
         until_known(self.bootstrap, topic, partitions)
 
     def _have_done(self, request: Request[Any], version: int) -> None:
-        """Have one topic made or deleted by the first broker that runs, which may send the request on.
+        """Make the first running broker, which may forward the request, create or delete a topic.
 
         Raises:
             KafkaError: it was refused.
@@ -207,7 +207,7 @@ class Cluster:
             raise KafkaError(codes[-1])
 
     def produce(self, topic: str, count: int, partitions: int = 4, start: int = 0) -> None:
-        """Write numbered records, partition by partition in turn, with a timestamp of 1000 times their number."""
+        """Write numbered records to the partitions in turn, with a timestamp of 1000 times their number."""
         failed: list[Any] = []
 
         def told(error: Any, _message: Any) -> None:
@@ -225,7 +225,7 @@ class Cluster:
 
     @contextmanager
     def consumer(self, face: str, **settings: Any) -> Iterator[Any]:
-        """A consumer that is closed at the end, however the test goes."""
+        """A consumer that is closed at the end, however the test ends."""
         consumer = FACES[face](**self.settings(**settings))
         try:
             yield consumer
@@ -246,7 +246,7 @@ class Cluster:
 
 
 def new_topic(bootstrap: str, partitions: int = 3, **configs: str) -> str:
-    """A topic that every broker knows, with these settings (`cleanup_policy`), the others as by default."""
+    """A topic that every broker knows, with these settings (`cleanup_policy`) and defaults for the others."""
     name = f"t-{uuid.uuid4().hex[:8]}"
     settings = {key.replace("_", "."): value for key, value in configs.items()}
     with Admin(bootstrap_servers=bootstrap) as admin:
@@ -256,8 +256,8 @@ def new_topic(bootstrap: str, partitions: int = 3, **configs: str) -> str:
 
 
 def until_known(bootstrap: str, topic: str, partitions: int) -> None:
-    """Wait until every broker that runs knows a topic of so many partitions, and leads those that it leads; with 0
-    partitions, until none knows the topic."""
+    """Wait until every running broker knows the topic with this many partitions, and leads those that it should lead;
+    with 0 partitions, until none knows the topic."""
     for address in bootstrap.split(","):
         client = _connected(address)
         if client is None:
@@ -267,7 +267,7 @@ def until_known(bootstrap: str, topic: str, partitions: int) -> None:
 
 
 def _connected(address: str) -> RawClient | None:
-    """A connection; None where no broker runs."""
+    """A connection; None if no broker runs."""
     try:
         return RawClient(address)
     except ConnectionRefusedError:
@@ -291,7 +291,7 @@ def _knows(client: RawClient, address: str, topic: str, partitions: int) -> bool
 
 
 def read(consumer: Any, count: int) -> list[ConsumerRecord]:
-    """Poll until so many records have come."""
+    """Poll until this many records have arrived."""
     records: list[ConsumerRecord] = []
     until(lambda: len(records) >= count, lambda: records.extend(flat(consumer.poll(100))))
     return records
@@ -316,11 +316,11 @@ def until(condition: Callable[[], bool], step: Callable[[], object]) -> None:
 
 
 def rest() -> None:
-    """A step for `until` where nothing is to be done but wait."""
+    """A step for `until` that only waits."""
     time.sleep(0.005)
 
 
 def public(cls: type) -> dict[str, Callable[..., Any]]:
-    """The methods of a face that its users call, those of its bases too."""
+    """The methods of a face that its users call, including those of its base classes."""
     methods = inspect.getmembers(cls, inspect.isfunction)
     return {name: method for name, method in methods if not name.startswith("_") or name == "__init__"}

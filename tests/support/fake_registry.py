@@ -1,4 +1,4 @@
-"""A schema registry as small as can be: it gives each schema a number, and the schema for a number."""
+"""A minimal schema registry: it gives each schema a number, and returns the schema for a number."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Nothing on standard error."""
+        """Writes nothing to standard error."""
 
 
 @contextmanager

@@ -1,5 +1,5 @@
-"""A real disk that can be told to fail or to wait, for stores and brokers: `LogStore.open(…, files=disk)`,
-`Broker(config, disk)`, `running(folder, files=disk)`."""
+"""A real disk that can fail or wait on request, for stores and brokers: `LogStore.open(…, files=disk)`, `Broker(config,
+disk)`, `running(folder, files=disk)`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from muster.log.files import Data
 
 
 class FaultyDisk(Files):
-    """All works until something else is asked for; `mend` ends whatever that was. For use from any thread."""
+    """Works until a fault is requested; `mend` ends the fault. For use from any thread."""
 
     def __init__(self) -> None:
         self.syncs = 0
@@ -30,16 +30,16 @@ class FaultyDisk(Files):
         self.refused = 0
         """Files and folders that could not be opened."""
 
-    # ------------------------------------------------------------------------------------------- what is asked for
+    # ----------------------------------------------------------------------------------------------------------- faults
 
     def fail_syncs(self, error: int = errno.EIO, *, after: int = 0) -> None:
-        """Each sync of a file or folder fails, but for the first `after`."""
+        """Each sync of a file or folder fails, except the first `after`."""
         self._sync_error = error
         self._good_syncs = after
 
     @contextmanager
     def held_syncs(self) -> Iterator[None]:
-        """Syncs that begin in the block wait for its end. `wait_for_sync` tells that one does."""
+        """Syncs that begin in the block wait for its end. `wait_for_sync` returns when one has begun."""
         self._go_on.clear()
         try:
             yield
@@ -47,13 +47,13 @@ class FaultyDisk(Files):
             self._go_on.set()
 
     def wait_for_sync(self, timeout_s: float = 60) -> None:
-        """Returns when a sync that was not asked about yet is being held. It blocks: an event loop is to call it in a
+        """Returns when a sync is being held that was not reported yet. It blocks: an event loop must call it in a
         thread."""
         assert self._waiting.acquire(timeout=timeout_s), "no sync began"
 
     def fill_up(self, space: int = 0) -> None:
-        """The disk is full but for some bytes: what does not fit is written in part, then ENOSPC. A file that is
-        removed leaves its space."""
+        """The disk is full except for some bytes: what does not fit is written in part, then ENOSPC. Removing a file
+        frees its space."""
         self._space = space
 
     def use_up_descriptors(self) -> None:
@@ -61,7 +61,7 @@ class FaultyDisk(Files):
         self._no_descriptors = True
 
     def mend(self) -> None:
-        """All works again."""
+        """Everything works again."""
         self._sync_error = 0
         self._space = None
         self._no_descriptors = False

@@ -1,8 +1,8 @@
 """`--forks N`: N processes share a run, each a fork of the one that has read all tests.
 
-xdist's workers each read every test for themselves, and send three reports of each test; here a test that passes costs
-a few bytes. `make quick` runs this way. Tests of one file stay together, as they share fixtures, up to `TOGETHER`.
-When a process dies, the tests that would have followed in its stretch are not run.
+xdist's workers each collect every test, and send three reports of each test; here a passing test costs a few bytes.
+`make quick` runs this way. Tests of one file stay together, as they share fixtures, up to `TOGETHER`. When a process
+dies, the tests that would have followed in its stretch are not run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Take the run over, where the option says so."""
+    """Take over the run, if the option is given."""
     if config.option.forks and not config.option.collectonly:
         config.pluginmanager.register(_Parent(config), "forks")
 
@@ -49,7 +49,7 @@ class _Parent:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
-        """Run all tests; None leaves it to pytest, which says what could not be read."""
+        """Run all tests; returns None to leave it to pytest, which reports what could not be read."""
         if session.testsfailed:
             return None
         queue = _queue(session.items)
@@ -78,7 +78,7 @@ class _Parent:
         return True
 
     def _receive(self, session: pytest.Session, fork: _Fork) -> bool:
-        """Take a message; False when the process has ended."""
+        """Take a message; False if the process has ended."""
         hook = self._config.hook
         try:
             kind, content = fork.reports.recv()
@@ -121,25 +121,25 @@ class _Fork:
         child = _Child(session, queue, stop, theirs, self._running)
         self.process: ForkProcess = _FORK.Process(target=child.run)
         with warnings.catch_warnings():
-            # Python 3.12 warns of threads. Those that are there belong to libraries that look after them.
+            # Python 3.12 warns about threads. The existing ones belong to libraries that handle forks.
             warnings.simplefilter("ignore", DeprecationWarning)
             self.process.start()
         theirs.close()
 
     def crashed(self) -> int | None:
-        """The test in which the process died; None if it came to its end."""
+        """The test in which the process died; None if it ran to its end."""
         index = _RUNNING.unpack_from(self._running)[0]
         return index if index >= 0 else None
 
     def end_if_stuck(self) -> None:
-        """End a process whose test takes longer than any may. It shows the stacks of all threads then."""
+        """End a process whose test takes longer than allowed. It then shows the stacks of all threads."""
         index, since = _RUNNING.unpack_from(self._running)
         if index >= 0 and time.monotonic() - since > QUICK_S and self.process.pid is not None:
             os.kill(self.process.pid, signal.SIGABRT)
 
 
 class _Child:
-    """What runs in a forked process."""
+    """The part that runs in a forked process."""
 
     def __init__(
         self, session: pytest.Session, queue: int, stop: mmap.mmap, reports: Connection, running: mmap.mmap
@@ -153,7 +153,7 @@ class _Child:
         self._passed: list[tuple[int, float]] = []
 
     def run(self) -> None:
-        """Run tests until none is left or the run is to stop."""
+        """Run tests until none is left or the run must stop."""
         config = self._session.config
         for name in ("forks", "terminalreporter", "terminalprogress"):
             if (plugin := config.pluginmanager.get_plugin(name)) is not None:
@@ -187,7 +187,7 @@ class _Child:
         self._passed.clear()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Send what a reader of the run wants to know."""
+        """Send what a reader of the run needs."""
         if report.passed and not report.user_properties and not hasattr(report, "wasxfail"):
             if report.when == "call":
                 self._passed.append((self._index, report.duration))
@@ -202,7 +202,7 @@ class _Child:
 
 
 def _capture_anew(config: pytest.Config) -> None:
-    """Have a process write what tests print to files of its own, which it shared with its parent."""
+    """Make a process capture what tests print in its own files, because it shared them with its parent."""
     capture = config.pluginmanager.get_plugin("capturemanager")
     if capture is not None and capture.is_globally_capturing():
         capture.read_global_capture()
@@ -212,7 +212,7 @@ def _capture_anew(config: pytest.Config) -> None:
 
 
 def _queue(items: Sequence[pytest.Item]) -> int:
-    """A pipe with the stretches of tests that run together, which ends with them: each is read by one process."""
+    """A pipe with the stretches of tests that run together, and its end after them: each is read by one process."""
     reading, writing = os.pipe()
     start = 0
     for _, group in groupby(items, key=lambda item: item.path):

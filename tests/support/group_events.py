@@ -1,4 +1,4 @@
-"""Members of a group that speak for themselves, and the events that a broker has written about it."""
+"""Members of a group that send their own requests, and the events that a broker has written about it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Member:
         self.generation = -1
 
     def joins(self, reason: str | None = None) -> Asked:
-        """A JoinGroup that waits for others; a new member has its id already."""
+        """A JoinGroup that waits for others; a new member already has its id."""
         protocols = [m.JoinGroupRequestProtocol("range", encode_subscription(Subscription(["t"])))]
         request = m.JoinGroupRequest(
             self.group, LONG_MS, LONG_MS, self.member_id, None, "consumer", protocols, reason=reason
@@ -32,7 +32,7 @@ class Member:
         return Asked(self.broker, request, 9, client_id=self.name)
 
     async def join(self) -> None:
-        """Join and sync; all members of the group that lead it bring no assignment."""
+        """Join and sync; the leaders send empty assignments."""
         if not self.member_id:
             self.member_id = (await self.joins().answered()).member_id
         answer = await self.joins().answered()
@@ -55,7 +55,7 @@ class Member:
 
 
 def events_of(data: bytes | memoryview) -> list[dict[str, Any]]:
-    """The events in what was read of the topic."""
+    """The events among the records read from the topic."""
     found = []
     for position, header in iter_headers(data):
         for record in read_records(data, position, header):
@@ -75,6 +75,6 @@ def written(broker: Broker) -> dict[int, list[dict[str, Any]]]:
 
 
 def names(broker: Broker) -> list[str]:
-    """What has happened, in a word each, in the one partition that a broker leads."""
+    """The names of the events in the only partition that a broker leads."""
     (events,) = written(broker).values() or ([],)
     return [event["event"] for event in events]

@@ -1,8 +1,8 @@
 """Verbs for tests of the coordinator's rules: `group.join("a").tick(3000).sync_leader()`.
 
 Members are called by short names; their ids are `a-1`, `a-2` … in the order in which they are given out. Every request
-has a ticket of its own. The harness sees to it that none is answered twice, and that whatever is written can be read
-again by a fresh shard.
+has its own ticket. The harness asserts that none is answered twice, and that a fresh shard can read whatever is
+written.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ DEFAULT_PROTOCOLS: Mapping[str, bytes] = {"range": b"\0\0\0\0\0\1\0\1t\xff\xff\x
 
 
 class FakeTopics:
-    """Topics by name, with the number of their partitions; ids are made from the names."""
+    """Topics by name, with the number of their partitions; ids are derived from the names."""
 
     def __init__(self, **partitions: int) -> None:
         self.partitions = partitions or {"t": 4, "u": 2}
@@ -96,7 +96,7 @@ class GroupHarness:
     # ------------------------------------------------------------------------------------------------------- requests
 
     def join(self, name: str, *, version: int = NEWEST_JOIN, member_id: str | None = None, **fields: Any) -> Self:
-        """A JoinGroup. A new member that is told its id first (KIP-394) comes again with it at once."""
+        """A JoinGroup. A new member that first gets its id (KIP-394) joins again with it at once."""
         self.join_once(name, version=version, member_id=member_id, **fields)
         answer = self.answers.get(self.last_ticket[name])
         if answer is not None and answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
@@ -154,7 +154,7 @@ class GroupHarness:
         return self
 
     def sync_leader(self) -> Self:
-        """The leader's SyncGroup, which gives every member a share that is called like it."""
+        """The leader's SyncGroup, which assigns to every member bytes that contain its name."""
         return self.sync(self.leader, {name: name.encode() for name in self.members})
 
     def sync_all(self) -> Self:
@@ -186,7 +186,7 @@ class GroupHarness:
         retention_ms: int = -1,
         instance: str | None = None,
     ) -> list[int]:
-        """An OffsetCommit, without membership if `name` is None. The error code of each partition."""
+        """An OffsetCommit, without membership if `name` is None. Returns the error code of each partition."""
         epoch = 3 if version >= 6 else -1
         topics: dict[str, list[OffsetCommitRequestPartition]] = {}
         for (topic, partition), offset in offsets.items():
@@ -215,7 +215,7 @@ class GroupHarness:
         return result.error_code
 
     def delete_offsets(self, *partitions: tuple[str, int]) -> tuple[int, dict[tuple[str, int], int]]:
-        """An OffsetDelete: its error code, and that of each partition."""
+        """An OffsetDelete; returns its error code, and that of each partition."""
         topics = [OffsetDeleteRequestTopic(t, [OffsetDeleteRequestPartition(number)]) for t, number in partitions]
         request = OffsetDeleteRequest(self.group_id, topics)
         self._take(self.shard.delete_offsets(request, self._origin("operator", 0), self.now))
@@ -226,7 +226,7 @@ class GroupHarness:
     # ----------------------------------------------------------------------------------------------- time and restart
 
     def tick(self, milliseconds: int) -> Self:
-        """Let time pass, and do on the way whatever is due, at the very moment."""
+        """Advance the time, and do whatever is due on the way, at the exact moment."""
         target = self.now + milliseconds
         while (deadline := self.shard.next_deadline()) is not None and deadline <= target:
             self.now = max(deadline, self.now)
@@ -246,7 +246,7 @@ class GroupHarness:
         return self
 
     def replayed(self, config: GroupConfig | None = None) -> GroupShard:
-        """A fresh shard that has read all that was written."""
+        """A fresh shard that has read everything that was written."""
         shard = GroupShard(config or replace(self.config), self.topics)
         for key, value in self.log:
             shard.apply(decode_coordinated(key, value))
@@ -258,7 +258,7 @@ class GroupHarness:
             self.join(name, **fields)
         return self.tick(self.config.group_initial_rebalance_delay_ms * (2 if len(names) > 1 else 1)).sync_all()
 
-    # ------------------------------------------------------------------------------------------ what there is to see
+    # ----------------------------------------------------------------------------------------------------- observations
 
     @property
     def group(self) -> ClassicGroup:
@@ -284,11 +284,11 @@ class GroupHarness:
 
     @property
     def open_tickets(self) -> set[int]:
-        """Requests that are still to be answered."""
+        """Requests that are not answered yet."""
         return set(range(1, self._tickets + 1)) - self.answers.keys()
 
     def waits(self, name: str) -> bool:
-        """Whether the last request of a member is still to be answered."""
+        """Whether the last request of a member is not answered yet."""
         return self.last_ticket[name] not in self.answers
 
     def reply(self, name: str) -> Any:
@@ -296,7 +296,7 @@ class GroupHarness:
         return self.answers[self.last_ticket[name]]
 
     def joined(self, name: str) -> tuple[int, str, list[str]]:
-        """Generation, leader's name and the members' names that the last JoinGroup was answered with."""
+        """Generation, leader's name and the members' names in the answer to the last JoinGroup."""
         answer = self.reply(name)
         assert isinstance(answer, JoinGroupResponse)
         assert answer.error_code == ErrorCode.NONE, ErrorCode(answer.error_code)
@@ -304,7 +304,7 @@ class GroupHarness:
         return answer.generation_id, names[answer.leader], [names[m.member_id] for m in answer.members]
 
     def share(self, name: str) -> bytes:
-        """What the last SyncGroup brought."""
+        """The assignment in the answer to the last SyncGroup."""
         answer = self.reply(name)
         assert isinstance(answer, SyncGroupResponse)
         assert answer.error_code == ErrorCode.NONE, ErrorCode(answer.error_code)

@@ -1,11 +1,12 @@
-"""What a coordinator writes of one group, by hand: a little language for histories, with the real encoders.
+"""The records that a coordinator writes about one group, by hand: a small language for histories, with the real
+encoders.
 
     log = GroupLog("g")
     log.generation(1, [member("m1", "t:0-3")])
     log.commits("t:0-3", every=5_000, until=log.now + 60_000)
     log.generation(2, [])
 
-Times are in milliseconds; `now` goes on with each record, `wait` lets time pass.
+Times are in milliseconds; `now` advances with each record, `wait` advances it further.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def places(text: str) -> list[TopicPartition]:
 
 @dataclass(frozen=True)
 class M:
-    """A member: what it has and is, as a history says it."""
+    """A member: its properties and partitions, in the form used by histories."""
 
     id: str
     has: str = ""
@@ -146,7 +147,7 @@ class GroupLog:
         return self.typed(K.CONSUMER_GROUP_METADATA, g.ConsumerGroupMetadataKey(self.group), value)
 
     def partitions(self, counts: dict[str, int]) -> GroupLog:
-        """How many partitions topics have, as brokers before Kafka 4.1 write it."""
+        """The numbers of partitions of topics, as brokers before Kafka 4.1 write them."""
         topics = [g.TopicMetadata(topic_id(name), name, number, []) for name, number in counts.items()]
         value = g.ConsumerGroupPartitionMetadataValue(topics)
         return self.typed(K.CONSUMER_GROUP_PARTITION_METADATA, g.ConsumerGroupPartitionMetadataKey(self.group), value)
@@ -200,7 +201,7 @@ class GroupLog:
     # --- commits
 
     def commit(self, where: str, by: int = 10, note: str = "") -> GroupLog:
-        """A commit for each of these partitions, `by` further than the last."""
+        """A commit for each of these partitions, higher by `by` than the last."""
         for place in places(where):
             self.committed[place] = self.committed.get(place, 0) + by
             at = self._place()
@@ -217,17 +218,17 @@ class GroupLog:
         return self
 
     def commits(self, where: str, for_ms: int, every: int = 5_000, by: int = 10) -> GroupLog:
-        """Commits of these partitions at regular times, for so long."""
+        """Commits of these partitions at regular times, for this long."""
         end = self.now + for_ms
         while self.now + every <= end:
             self.wait(every).commit(where, by)
         self.now = end
         return self
 
-    # --- as the rules take it
+    # --- input and output of the rules
 
     def chunk(self, first: int = 0, end: int | None = None, now_ms: int | None = None) -> Chunk:
-        """What stands at log offsets [first, end)."""
+        """The entries at log offsets [first, end)."""
         end = self.offset + 1 if end is None else end
         rows = [row for row in self.rows if first <= row[0] < end]
         names = sorted({row[2] for row in rows})
@@ -252,7 +253,7 @@ class GroupLog:
         return Chunk(self.group, entries, commits, now_ms)
 
     def history(self, limits: Limits | None = None) -> Rows:
-        """What the rules make of it, read at once."""
+        """The rows of the rules, if everything is read at once."""
         state = start(self.group, limits or Limits())
         rows = fold(state, self.chunk())
         rows.extend(finish(state, self.now))
@@ -260,7 +261,7 @@ class GroupLog:
 
 
 def by_id(where: str) -> list[tuple[bytes, list[int]]]:
-    """Partitions by a topic id that is made of the topic's name."""
+    """Partitions with a topic id that is derived from the topic's name."""
     found: dict[str, list[int]] = {}
     for topic, number in places(where):
         found.setdefault(topic, []).append(number)

@@ -1,4 +1,4 @@
-"""Groups for assignors: how to write one down, draw one, and find the best assignment by trying all."""
+"""Groups for assignors: how to write one, draw one, and find the best assignment by trying all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Members = dict[str, MemberSubscription]
 
 
 class Group(NamedTuple):
-    """What an assignor is given. `claims` is what each member owned, all in one generation, no partition twice."""
+    """The input of an assignor. `claims` is what each member owned, all in one generation, no partition twice."""
 
     topics: dict[str, int]
     members: Members
@@ -34,14 +34,14 @@ def partitions(text: str) -> list[TopicPartition]:
 
 
 def member(topics: str, owned: str = "", generation_id: int = 1) -> MemberSubscription:
-    """A member that carries what it owns in both ways, so that either sticky assignor can read it."""
+    """A member that reports what it owns in both forms, so that either sticky assignor can read it."""
     rows = partitions(owned)
     user_data = encode_previous_assignment(rows, generation_id)
     return MemberSubscription(topics.split(), rows, generation_id, user_data=user_data)
 
 
 def previous(*data: bytes, topics: Iterable[str] = ()) -> list[tuple[int, list[TopicPartition]]]:
-    """What a leader reads in the user data of some members of sticky: generations and partitions, of these topics."""
+    """What a leader reads from the user data of some members of sticky: generations and partitions, of these topics."""
     layout = Layout(dict.fromkeys(topics, 2**31), [list(topics)])
     reader = PreviousReader(layout)
     found = []
@@ -52,12 +52,12 @@ def previous(*data: bytes, topics: Iterable[str] = ()) -> list[tuple[int, list[T
 
 
 def given(assignments: Mapping[str, MemberAssignment]) -> dict[str, list[TopicPartition]]:
-    """What each member got, in order."""
+    """The partitions of each member, in order."""
     return {member_id: sorted(assignment.partitions) for member_id, assignment in assignments.items()}
 
 
 def loads(assignments: Mapping[str, MemberAssignment]) -> list[int]:
-    """How many partitions each member got."""
+    """The number of partitions of each member."""
     return [len(assignment.partitions) for assignment in assignments.values()]
 
 
@@ -80,7 +80,7 @@ def cost(group: Group, assignments: Mapping[str, MemberAssignment]) -> tuple[int
 
 
 def least_cost(group: Group) -> tuple[int, int]:
-    """The least `cost` of all assignments: for every vector of loads that can be reached, the most that can be kept."""
+    """The least `cost` of all assignments: for every reachable vector of loads, the maximum that can be kept."""
     names = list(group.members)
     owner = {row: name for name, rows in group.claims.items() for row in rows}
     reached = {(0,) * len(names): 0}

@@ -1,4 +1,5 @@
-"""For what is said only after a time limit, of what came within it: a busy machine has more time for the same."""
+"""For messages that come only after a timeout and describe what happened before it: a busy machine gets a longer
+one."""
 
 from __future__ import annotations
 
@@ -9,9 +10,10 @@ _MOST_MS = 128_000
 
 
 def until_said(pattern: str, what: Callable[[int], str], first_ms: int = 2_000) -> str:
-    """What is said after a limit of so many milliseconds, where it matches; else after four times as many, and so on.
+    """The message after a timeout of this many milliseconds, if it matches; otherwise after four times as many, and so
+    on.
 
-    So the time that the test takes is that of an idle machine, and no outcome hangs on how busy this one is.
+    So the test takes as long as an idle machine needs, and its outcome does not depend on how busy this one is.
     """
     limit_ms = first_ms
     while True:

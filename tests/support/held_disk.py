@@ -1,4 +1,4 @@
-"""A disk whose syncs can be held back or made to fail, beneath a broker of this process, and calls to its handlers."""
+"""A disk whose syncs can be delayed or made to fail, beneath a broker of this process, and calls to its handlers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class HeldDisk:
 
     def _gated(self, files: Files, descriptor: int) -> None:
         if threading.current_thread() is threading.main_thread():
-            self._sync(files, descriptor)  # of the catalogue, by the loop: a held one would hold the test
+            self._sync(files, descriptor)  # of the catalogue, by the loop: holding it would block the test
             return
         self._gate.wait()
         if self._error is not None:
@@ -36,15 +36,15 @@ class HeldDisk:
         self._sync(files, descriptor)
 
     def hold(self) -> None:
-        """No sync ends from now on."""
+        """From now on no sync completes."""
         self._gate.clear()
 
     def release(self) -> None:
-        """The syncs that are held end, and all that come."""
+        """The held syncs complete, and all later ones."""
         self._gate.set()
 
     def fail(self) -> None:
-        """The syncs that are held end with an error, and all that come."""
+        """The held syncs fail, and all later ones."""
         self._error = OSError(5, "Input/output error")
         self._gate.set()
 
@@ -58,7 +58,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldDisk]:
 
 
 class Asked:
-    """A request handed to its handler, without a connection: `answer` is None until it comes."""
+    """A request passed to its handler, without a connection: `answer` is None until it comes."""
 
     client_host = "/127.0.0.1"
     peer = "127.0.0.1:1"
@@ -66,7 +66,7 @@ class Asked:
 
     @property
     def connection(self) -> Asked:
-        """What a handler asks of the connection, this tells itself."""
+        """What a handler asks its connection, this object answers itself."""
         return self
 
     def __init__(
@@ -77,7 +77,7 @@ class Asked:
         client_id: str = "asker",
         apis: Mapping[int, Api] | None = None,
     ) -> None:
-        """`apis` are those of another listener than the broker's own."""
+        """`apis` are the requests of another listener than the broker's own."""
         self.version = version
         self.client_id = client_id
         self.blocks = False
@@ -94,12 +94,12 @@ class Asked:
             broker._turn_done()  # as the server does after the requests of one read
 
     def reply(self, response: Response | Sliced) -> None:
-        """What a handler calls, once."""
+        """A handler calls this once."""
         assert self.answer is None, "a request is answered twice"
         self.answer = response if isinstance(response, Response) else at_once(response)
         self._answered.set()
 
     async def answered(self) -> Any:
-        """The answer, which has to come."""
+        """The answer, which must come."""
         await asyncio.wait_for(self._answered.wait(), 300)
         return self.answer

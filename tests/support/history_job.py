@@ -1,6 +1,6 @@
 """`muster history` with another window of patterns than ten minutes: `python -m tests.support.history_job MS …`.
 
-So that rows of rebalances become final while a test goes on. Nothing else differs from `python -m muster`.
+With it, rows of rebalances become final during a test. Nothing else differs from `python -m muster`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from muster.spark.history import job
 
 
 def with_window(pattern_ms: int) -> None:
-    """Have jobs of this process go by this window."""
+    """Make jobs of this process use this window."""
 
     def asked(*given: Any) -> Any:
         return replace(limits_of(*given), pattern_ms=pattern_ms)

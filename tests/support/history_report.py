@@ -41,7 +41,7 @@ SHARES = (
 
 
 def busy() -> tuple[list[Generation], list[Rebalance]]:
-    """A group whose member `payments` is too slow again and again."""
+    """A group whose member `payments` is repeatedly too slow."""
     generations: list[Generation] = []
     rebalances: list[Rebalance] = []
     before: tuple[Member, ...] = ()
@@ -100,7 +100,7 @@ def busy() -> tuple[list[Generation], list[Rebalance]]:
 
 
 def sample() -> Report:
-    """The report, as of two minutes after the last rebalance."""
+    """The report two minutes after the last rebalance."""
     generations, rebalances = busy()
     until_ms = rebalances[-1].at_ms + 2 * MINUTE_MS
     steady = replace(generations[0], group="steady", protocol="cooperative-sticky")

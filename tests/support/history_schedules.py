@@ -1,8 +1,8 @@
 """What is done to `muster history --follow`, drawn from a seed: a schedule is a value, and so is what came of it.
 
-`draw` makes a schedule. `judge` holds what the job has written against the tables of the same topic that were made at
-once, by something that was never interrupted. Neither does any I/O; `tests/support/history_soak.py` carries schedules
-out, with the groups of `tests/support/live_groups.py`.
+`draw` makes a schedule. `judge` compares what the job has written with tables of the same topic that were made in one
+run, without interruptions. Neither does any I/O; `tests/support/history_soak.py` carries schedules out, with the groups
+of `tests/support/live_groups.py`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ LAST = "last"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that is done, `after_s` behind a moment of the run. `for_s` is how long a broker is away."""
+    """One action, `after_s` after a moment of the run. `for_s` is how long a broker is down."""
 
     do: str
     when: str
@@ -55,8 +55,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What one run does. `short` is whether patterns have a short window. `ending`: the job reads to the end by
-    `muster history`, or by `--follow` until it has. `beside` is what makes the tables that it is held against."""
+    """What one run does. `short` is whether patterns have a short window. `ending`: the job reads to the end with
+    `muster history`, or with `--follow` until it has. `beside` is what makes the tables for the comparison."""
 
     seed: int
     peer: str
@@ -102,7 +102,7 @@ def _steps(random: Random) -> Iterator[Step]:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a run ended: its exit code, what it said, and whether the broker was away meanwhile."""
+    """How a run ended: its exit code, its output, and whether the broker was down meanwhile."""
 
     run: int
     how: str
@@ -128,8 +128,8 @@ ROWS = ("generations", "rebalances", "notes")
 
 @dataclass(frozen=True)
 class Facts:
-    """What came of a schedule. `looks` has the rows of the lag that each batch has written. `earlier` are the final
-    rows that were there when a run had ended."""
+    """The result of a schedule. `looks` has the rows of the lag that each batch has written. `earlier` are the final
+    rows that existed when a run had ended."""
 
     written: Tables
     fresh: Tables
@@ -140,7 +140,7 @@ class Facts:
 
 @dataclass
 class Outcome:
-    """`wrong` is empty if all is well."""
+    """`wrong` is empty if everything is fine."""
 
     wrong: list[str] = field(default_factory=list)
     rows: int = 0
@@ -180,7 +180,7 @@ def _differences(name: str, written: Counter[Any], fresh: Counter[Any]) -> Itera
 
 
 def _key(row: Any) -> tuple[Any, ...]:
-    """What tells which thing a row is about."""
+    """The key of a row."""
     if isinstance(row, Generation):
         return (row.group, row.at.partition, row.at.offset)
     if isinstance(row, Rebalance):
@@ -237,7 +237,7 @@ LATE = "worker failed to connect back"
 
 
 def _ended(end: End) -> str:
-    """What is wrong about the end of a run; nothing, if nothing is."""
+    """What is wrong about the end of a run; nothing if it is correct."""
     told = f"run {end.run} ({end.how}) ended with {end.code}: {end.said}"
     if end.how in (*ORDERLY, LAST):
         right = end.code == 0
@@ -251,8 +251,8 @@ def _ended(end: End) -> str:
 
 
 def _has_pages(end: End) -> bool:
-    """Whether an error was told in pages. Spark's own processes do so where a signal goes to all, and one that is about
-    to work for a task that is no more."""
+    """Whether an error was printed with a traceback. Spark's own processes do so if a signal reaches all of them, as
+    does one that is about to work for a task that no longer exists."""
     tracebacks = end.said.split("Traceback (most recent call last):\n")[1:]
     of_python = any("pyspark/daemon.py" not in each.partition("\n")[0] for each in tracebacks)
     return of_python or ("\tat " in end.said and end.how != "term_all")

@@ -1,4 +1,4 @@
-"""Carries out what `history_schedules.py` draws: groups that live, a job that is ended, a broker that goes away."""
+"""Carries out what `history_schedules.py` draws: live groups, a job that is killed, a broker that stops."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Broker = BrokerProcess | KafkaBroker
 
 
 def until(condition: Callable[[], bool], look: Callable[[], object]) -> None:
-    """Wait for a condition, and look meanwhile whether all is well."""
+    """Wait for a condition, and check meanwhile that everything is fine."""
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, "it never came to pass"
@@ -57,7 +57,7 @@ def until(condition: Callable[[], bool], look: Callable[[], object]) -> None:
 
 
 class Job:
-    """`muster history`, started as often as a schedule ends it. Its folder stays."""
+    """`muster history`, restarted whenever a schedule ends it. Its folder stays."""
 
     def __init__(self, bootstrap: str, folder: Path, schedule: Schedule) -> None:
         self.out = folder / "out"
@@ -71,10 +71,10 @@ class Job:
         self._done_before = -1
         self._pids: dict[int, str] = {}
 
-    # --- what it has done --------------------------------------------------------------------------------------------
+    # --- progress --------------------------------------------------------------------------------------------
 
     def last(self, log: str) -> int:
-        """The last batch in one of the checkpoint's logs, -1 for none."""
+        """The last batch in one of the checkpoint's logs, -1 if there is none."""
         there = (self.out / "_checkpoint" / log).glob("[0-9]*")
         return max((int(path.name) for path in there if path.name.isdecimal()), default=-1)
 
@@ -83,7 +83,7 @@ class Job:
         return self.last("commits") > self._done_before
 
     def listens(self) -> bool:
-        """Whether the command has taken the signals: before, they end any Python."""
+        """Whether the command has installed its signal handlers: before that, signals end any Python process."""
         assert self._process is not None
         status = Path("/proc") / str(self._process.pid) / "status"
         if not status.exists():
@@ -92,11 +92,11 @@ class Job:
         return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
 
     def is_in_batch(self) -> bool:
-        """Whether a batch of this run is under way. One that the last run has left is run again first."""
+        """Whether a batch of this run is in progress. A batch left by the last run is run again first."""
         return self.last("offsets") > max(self.last("commits"), self._done_before + 1)
 
     def has_read_to_the_end(self, ends: dict[str, dict[int, int]]) -> bool:
-        """Whether a batch is done by which all was read, also what brokers told, and which told how things stand."""
+        """Whether a finished batch has read everything, including the brokers' events, and has written the statuses."""
         done = self.last("commits")
         if done < 1:
             return False
@@ -106,12 +106,12 @@ class Job:
         return before["until"] < offset["until"] and {OFFSETS_TOPIC: read, EVENTS_TOPIC: told} == ends
 
     def _offset(self, batch: int) -> dict[str, Any]:
-        """A batch's end, as the checkpoint has it."""
+        """The end of a batch, as recorded in the checkpoint."""
         text = (self.out / "_checkpoint" / "offsets" / str(batch)).read_text()
         found: dict[str, Any] = json.loads(text.splitlines()[2])
         return found
 
-    # --- its beginning and its end -----------------------------------------------------------------------------------
+    # --- start and end -----------------------------------------------------------------------------------
 
     def start(self, *, follow: bool = True) -> None:
         """Start it."""
@@ -137,13 +137,13 @@ class Job:
         return self._process is None or self._process.poll() is not None
 
     def look(self) -> None:
-        """Start it again if it has ended though nothing was done to it."""
+        """Start it again if it has ended although nothing was done to it."""
         if self.is_over:
             self.has_ended(BY_ITSELF)
             self.start()
 
     def end(self, how: str) -> bool:
-        """End it; whether it has ended, which it need not if it was a worker's process that was killed."""
+        """End it; returns whether it has ended, which it need not if a worker's process was killed."""
         process = self._process
         assert process is not None
         there = self._take_note(process.pid)
@@ -163,14 +163,14 @@ class Job:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(WORKER_S)
         if how in ("kill_jvm", "kill_source") and not only[how]:
-            return False  # it is not there yet
+            return False  # it does not exist yet
         if how == "kill_worker" and not self.is_over:
             return False
         self.has_ended(how)
         return True
 
     def has_ended(self, how: str) -> None:
-        """Wait until it has, and record how."""
+        """Wait until it has ended, and record how."""
         process = self._process
         assert process is not None
         code = process.wait(PATIENCE_S)
@@ -187,7 +187,7 @@ class Job:
         return there
 
     def kill(self) -> None:
-        """At the very end, if it went wrong."""
+        """At the very end, in case of an error."""
         if self._process is not None:
             end_with(signal.SIGKILL, list(family(self._process.pid)))
             self._process.wait()
@@ -198,7 +198,7 @@ def _of(there: dict[int, str], *words: str) -> list[int]:
 
 
 def _workers(there: dict[int, str]) -> list[int]:
-    """The processes that tasks run in: children of Spark's daemon."""
+    """The processes in which tasks run: children of Spark's daemon."""
     parents = processes()
     daemons = set(_of(there, "pyspark.daemon"))
     return [pid for pid in daemons if parents.get(pid, (0, ""))[0] in daemons]
@@ -208,7 +208,7 @@ _USUAL = ("WARN Utils: ", "WARN NativeCodeLoader: ", "log4j profile", "log level
 
 
 def _said(log: Path) -> str:
-    """What a run has said, without what Spark always says."""
+    """The output of a run, without what Spark always prints."""
     lines = log.read_text(errors="replace").splitlines()
     told = "\n".join(line for line in lines if not any(word in line for word in _USUAL))
     return told if len(told) < 4_000 else f"{told[:2_000]}\n…\n{told[-2_000:]}"
@@ -231,7 +231,7 @@ class Soak:
         self.story: list[str] = []
 
     def run(self) -> Facts:
-        """Do it all, read to the end, and gather the facts."""
+        """Do everything, read to the end, and collect the facts."""
         began_at = time.monotonic()
         try:
             self.groups.start()
@@ -288,13 +288,13 @@ class Soak:
             self._away = None
 
     def _is_shaken(self, since: float) -> bool:
-        """Whether the broker is away, or was, after this time or shortly before."""
+        """Whether the broker is down, or was, after this time or shortly before."""
         return (self._away is not None and self._away.is_alive()) or self._back_at + SHAKEN_S > since
 
-    # --- what came of it ---------------------------------------------------------------------------------------------
+    # --- results ---------------------------------------------------------------------------------------------
 
     def _at_rest(self) -> Facts:
-        """No group has a member any more: the job reads to the end, and another looks at the same topic."""
+        """No group has a member any longer: the job reads to the end, and another reader reads the same topic."""
         ends = self._ends()
         if self.schedule.ending == "follow":
             until(lambda: self.job.has_read_to_the_end(ends), self.job.look)

@@ -54,8 +54,8 @@ LIMITS = Limits()
 
 @pytest.fixture(scope="module")
 def own_kafka(tmp_path_factory):
-    """For tests that leave a transaction open, behind which others would see nothing in a partition of the groups'
-    topic, or that make the topic of events."""
+    """For tests that leave a transaction open, after which others would see nothing in a partition of the groups'
+    topic, or that create the topic of events."""
     with KafkaBroker(tmp_path_factory.mktemp("kafka"), NEVER_KILLED) as broker:
         yield broker
 
@@ -69,7 +69,7 @@ def config(bootstrap):
 
 
 def live(bootstrap, group):
-    """What the cluster's records say of a group, which is bound to have some, and the readers' remarks."""
+    """The history from the cluster's records of a group, which must have some, and the readers' remarks."""
     remarks = ReaderWarnings()
     with Admin(bootstrap_servers=bootstrap) as admin:
         topic = LiveTopic(admin, config(bootstrap), OFFSETS_TOPIC, remarks, {group})
@@ -83,7 +83,7 @@ def small(committed, samples):
 
 
 def by_tasks(bootstrap, committed, most):
-    """The lag as Spark's tasks find it, of which one counts in at most so many partitions."""
+    """The lag as Spark's tasks find it, each of which counts at most this many partitions."""
     settings = FetchSettings(config(bootstrap).narrowed(ClientConfig))
     stands = pickle.dumps(
         [GroupStatus(group, places, ExpiryState(), GroupKind.CLASSIC) for group, places in committed.items()]
@@ -112,7 +112,7 @@ def test_a_running_cluster_is_read_by_no_member_and_nothing_is_committed(cluster
 
 
 def how_committed(topic, group):
-    """The offsets that a source has of a group, in the order of the log, and whether each was committed in a
+    """The offsets of a group as a source reads them, in the order of the log, and whether each was committed in a
     transaction."""
     raw = pa.Table.from_batches([batch for part in topic.records for batch in topic.read(part)], RAW)
     entries = decode(raw).entries.to_pylist()
@@ -120,7 +120,7 @@ def how_committed(topic, group):
 
 
 def until_transactions_have_ended(admin, topic):
-    """The coordinator writes their markers when it has answered."""
+    """The coordinator writes their markers after it has answered."""
     described = admin.describe_topics([topic])[topic]
     places = dict.fromkeys((TopicPartition(topic, each.partition) for each in described.partitions), LATEST_TIMESTAMP)
 
@@ -132,7 +132,7 @@ def until_transactions_have_ended(admin, topic):
 
 
 def by_spark(group, **options):
-    """The same as Spark's tasks read it."""
+    """The same as read by Spark's tasks."""
     reader = PackedBatchReader(*parse_history_options(options | groups_option([group]), streaming=False))
     rows = [row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
     entries = [entry for row in rows if row["what"] == IN_ENTRIES for entry in from_bytes(row["data"]).to_pylist()]
@@ -140,7 +140,8 @@ def by_spark(group, **options):
 
 
 def test_a_sink_that_marks_what_it_has_written_is_not_a_group_that_lags(cluster):
-    """Nor one that goes back, or whose offsets are committed by strangers. A plain group with the same commits is."""
+    """Nor one that goes back, or whose offsets are committed by other clients. A plain group with the same commits
+    is."""
     topic, name = cluster.topic(1), fresh("out")
     sink, plain = f"{name}-0", f"{name}-1"
     producer = OutsideProducer({"bootstrap.servers": cluster.bootstrap})
@@ -178,7 +179,7 @@ def test_a_sink_that_marks_what_it_has_written_is_not_a_group_that_lags(cluster)
 
 @pytest.mark.parametrize("kind", ["muster", "kafka"])
 def test_every_source_says_which_offsets_were_committed_in_transactions(request, tmp_path, kind):
-    """The broker's own bytes: in its topic, in its folder, and in a copied file."""
+    """The same records of the broker: from its topic, from its folder, and from a copied file."""
     broker = request.getfixturevalue("shared_muster" if kind == "muster" else "own_kafka")
     cluster, group = Cluster(broker.bootstrap), fresh("how")
     topic = cluster.topic(1)
@@ -227,7 +228,7 @@ def test_commits_of_a_transaction_count_once_it_is_committed(own_kafka):
     assert found.committed[group][topic, 0].offset == 3
     assert any("an open transaction holds" in sentence for sentence in said)
 
-    # Two records and two markers are in the log: behind offset 0 there are two records, of which one was aborted.
+    # Two records and two markers are in the log: after offset 0 there are two records, one of which was aborted.
     with Admin(bootstrap_servers=own_kafka.bootstrap) as admin:
         committed = {group: {(topic, 0): Committed(0, 0)}, "up to the end": {(topic, 0): Committed(4, 0)}}
         samples = lag_samples(admin, config(own_kafka.bootstrap), committed, 5, ReaderWarnings())
@@ -311,7 +312,7 @@ def test_a_group_of_kip_848_is_described_and_its_epochs_are_read(kafka_broker):
     found, _ = live(bootstrap, group)
     assert found.kinds[group] is GroupKind.CONSUMER
     causes = [row.cause for row in sorted(found.rows.rebalances, key=lambda row: row.at_ms)]
-    # The coordinator may hear of the new topic after its member.
+    # The coordinator may learn of the new topic after its member.
     assert [cause for cause in causes if cause is not Cause.PARTITIONS_ADDED] == [Cause.STARTED, Cause.LEFT]
 
 

@@ -1,4 +1,4 @@
-"""`muster serve` as a kept server."""
+"""`muster serve` as a server with a keeper."""
 
 from __future__ import annotations
 

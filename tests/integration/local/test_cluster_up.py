@@ -1,4 +1,4 @@
-"""`muster cluster up` as a user meets it: real ZooKeeper, real brokers, real signals."""
+"""`muster cluster up` as a user runs it: real ZooKeeper, real brokers, real signals."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from tests.support.zookeepers import ZooKeeperServer
 
 pytestmark = pytest.mark.slow
 
-# A broker that was killed is in ZooKeeper until its session has ended: its next life waits for that.
+# A broker that was killed stays registered in ZooKeeper until its session has ended: its next start waits for that.
 SHORT_SESSIONS = ("-o", "zookeeper.session.timeout.ms=6000")
-# On a busy machine none ends while its broker lives.
+# On a busy machine no session ends while its broker lives.
 LONG_SESSIONS = ("-o", "zookeeper.session.timeout.ms=60000")
 SERVER = re.compile(r"^(broker \d|ZooKeeper server \d): (127\.0\.0\.1:\d+), process (\d+), log (.+)$")
 
 
 class Up:
-    """The command in a process of its own, started; what it has said so far."""
+    """The command, started in its own process; and what it has printed."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         home = folder / "home"
-        if not home.exists():  # as an unpacked release is
+        if not home.exists():  # with the layout of an unpacked release
             home.mkdir(parents=True)
             (home / "lib").symlink_to(ZooKeeperServer(folder).classpath().removesuffix("/*"))
         self.said: list[str] = []
@@ -57,7 +57,7 @@ class Up:
         )
 
     def wait_until_up(self, until: str) -> None:
-        """Return when it has said so; learns what it has started."""
+        """Return when it has printed this; learns what it has started."""
         self.wait_for(until)
         found = [match for line in self.said if (match := SERVER.match(line))]
         self.pids = {match[1]: int(match[3]) for match in found}
@@ -80,7 +80,7 @@ class Up:
         raise AssertionError("\n".join(self.said))
 
     def end(self, how: signal.Signals) -> int:
-        """Send it a signal; its exit code, when nothing that it started is left."""
+        """Send it a signal; returns its exit code, once nothing that it started is left."""
         self.process.send_signal(how)
         return self.ended()
 
@@ -156,14 +156,14 @@ def test_clients_work_a_killed_broker_is_reported_and_ctrl_c_ends_all(tmp_path: 
 
 
 def test_nothing_is_left_after_sigkill_and_the_data_is_there_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("LC_ALL", "C")  # in which Java cannot name this folder
+    monkeypatch.setenv("LC_ALL", "C")  # with which Java cannot name this folder
     data = tmp_path / "José's data, \\ 試す"
     arguments = ("--brokers", "2", "--zookeeper-servers", "3", "--data-dir", str(data), *SHORT_SESSIONS)
     with up(tmp_path, *arguments) as cluster:
         assert len(cluster.pids) == 5
         produce(cluster.bootstrap, "kept", range(10))
         cluster.process.kill()
-        with up(tmp_path, *arguments) as another:  # at once: it waits until what was left has ended
+        with up(tmp_path, *arguments) as another:  # at once: it waits until the remaining processes have ended
             assert cluster.ended() == -signal.SIGKILL
             # On a busy machine they may have ended before they were looked for.
             waited = [line for line in another.said if line.startswith("waiting for ")]
@@ -172,7 +172,7 @@ def test_nothing_is_left_after_sigkill_and_the_data_is_there_again(tmp_path: Pat
             with up(tmp_path, *arguments, until="muster: ") as refused:
                 assert refused.said == [f"muster: another cluster runs in {data}"]
             assert another.process.stdout is not None
-            another.process.stdout.close()  # as its terminal is
+            another.process.stdout.close()  # as if its terminal were closed
             another.process.send_signal(signal.SIGHUP)
             assert another.process.wait(PATIENCE_S) == 0
             wait_until_gone(*another.pids.values())
@@ -199,7 +199,7 @@ def test_one_that_does_not_start_ends_all_in_good_order_with_its_words(tmp_path:
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_while_it_starts_ends_all(tmp_path: Path, how: signal.Signals):
-    """It never comes to serve: its ZooKeeper stands still."""
+    """It never becomes ready: its ZooKeeper is suspended."""
     running = Up(tmp_path, "--data-dir", str(tmp_path / "data"))
     with running.process, running.process.stdout or pytest.fail("no output"):
         deadline = time.monotonic() + PATIENCE_S

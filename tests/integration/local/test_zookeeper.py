@@ -1,4 +1,4 @@
-"""Real ZooKeeper servers, alone and as an ensemble."""
+"""Real ZooKeeper servers, standalone and as an ensemble."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_an_ensemble_serves_and_goes_on_without_its_leader(ensemble: Ensemble):
         assert sorted(server.mode for server in ensemble.servers) == ["follower", "follower", "leader"]
         one, other = ensemble.followers
         assert written_and_read(one.address, other.address) == b"hello"
-        # The leader may apply what it has had committed after the server that was asked.
+        # The leader may apply what is committed after the server that was asked.
         eventually(lambda: one.mntr()["znode_count"] == ensemble.leader.mntr()["znode_count"])
         dead = ensemble.leader
         dead.kill()
@@ -61,8 +61,8 @@ def test_an_ensemble_serves_and_goes_on_without_its_leader(ensemble: Ensemble):
 
 def test_sessions_of_a_server_that_lags_see_what_was(ensemble: Ensemble):
     """The second problem of groups that ZooKeeper coordinates: two members that ask different servers see different
-    members and topics, and each is sure of it. The member at the server that lags has lost its own node, too: the
-    others do not see it any more, and it still sees itself."""
+    members and topics, and each is certain of its view. The member at the server that lags has also lost its own node:
+    the others no longer see it, but it still sees itself."""
     with ensemble:
         lagging, other = ensemble.followers
         with (

@@ -1,4 +1,4 @@
-"""What the tests of the Spark source share: clusters to read from, and queries that end with their test."""
+"""What the tests of the Spark source share: clusters to read from, and queries that are stopped with their test."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.queries import Query
 
 @pytest.fixture
 def queries(cluster, tmp_path):
-    """Starts queries, and stops them at the end however the test goes."""
+    """Starts queries, and stops them at the end however the test ends."""
     started = []
 
     def start(topic, name="q", **options):

@@ -1,4 +1,4 @@
-"""The source through Spark Connect: the session is a client, and everything of the source runs in its server."""
+"""The source through Spark Connect: the session is a client, and all of the source runs in its server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_batches_and_a_query_in_a_group(cluster, tmp_path):
         assert found == {"session": "pyspark.sql.connect.session", "batch": 100, "stream": 100, "written": 100}
         partitions = [TopicPartition(topic, number) for number in range(2)]
         with cluster.consumer("sync", enable_auto_commit=False) as consumer:
-            # The next trigger is an hour away: the session's listener has told.
+            # The next trigger is an hour away: the session's listener has reported the batch.
             until(lambda: all(at and at.offset == 50 for at in consumer.committed(partitions).values()), rest)
         process.stdin.write("\n")
         process.stdin.close()

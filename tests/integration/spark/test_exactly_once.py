@@ -1,5 +1,5 @@
 """The sink that writes each row once: tasks as Spark runs them, on both brokers, and queries in a real Spark that are
-killed. What counts is what a reader of committed records sees."""
+killed. The tests count what a reader of committed records sees."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def at_once(monkeypatch):
 
 
 def read(cluster, topic, partitions, isolation="read_committed"):
-    """How often a reader sees each value, to the end of what it may see."""
+    """How often a reader sees each value, up to the last offset that it may read."""
     consumer = Consumer(
         {"bootstrap.servers": cluster.bootstrap, "group.id": uuid.uuid4().hex, "isolation.level": isolation}
         | {"enable.partition.eof": True, "log_level": 0}
@@ -107,13 +107,13 @@ class Sink:
             disconnect()
 
     def seen(self, isolation="read_committed"):
-        """What readers see, once all markers are written: the end of a transaction is answered before."""
+        """What readers see, once all markers are written: the end of a transaction is answered before that."""
         until(lambda: self.ends(READ_COMMITTED) == self.ends(READ_UNCOMMITTED), rest)
         return read(self.cluster, self.topic, self.partitions, isolation)
 
 
 class Rows:
-    """Rows that come when they are called for, with something in between."""
+    """Rows that are produced on demand, with other actions between them."""
 
     def __init__(self, *steps):
         self.steps = steps
@@ -132,13 +132,13 @@ def rows_of(numbers):
 
 
 def describe(cluster, transactional_id):
-    """The state of a transaction, as its coordinator tells it."""
+    """The state of a transaction, as its coordinator reports it."""
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         return admin.describe_transactions([transactional_id])[transactional_id].state
 
 
 def until_complete(cluster, *transactional_ids):
-    """Wait until every marker of their last transactions is written, which the answer to the end does not wait for."""
+    """Wait until every marker of their last transactions is written; the answer to EndTxn comes before that."""
     states = "CompleteCommit", "CompleteAbort"
     until(lambda: all(describe(cluster, name) in states for name in transactional_ids), rest)
 
@@ -155,7 +155,7 @@ def test_a_task_that_runs_again_writes_nothing(cluster):
         sink.commit(0, messages)
     assert sink.seen() == once(*range(400))
     sink.commit(1, [sink.task(1, number, range(400 + number, 402)) for number in (0, 1)])
-    sink.task(1, 0, [401, 400])  # rows of a shuffle may come in another order
+    sink.task(1, 0, [401, 400])  # a shuffle may return its rows in another order
     assert sink.seen() == once(*range(400)) | {400: 1, 401: 2}
     assert sink.seen("read_uncommitted") == sink.seen(), "nothing was written in vain"
 
@@ -170,7 +170,7 @@ def test_a_task_without_rows_is_marked_too(cluster):
 
 @pytest.mark.usefixtures("at_once")
 def test_an_attempt_that_was_thought_to_be_dead_writes_nothing(cluster):
-    """A slow attempt, as with speculation: it has written half of its rows when the other begins and ends."""
+    """A slow attempt, as with speculation: it has written half of its rows when the other attempt begins and ends."""
     sink = Sink(cluster)
     half, ended = threading.Event(), threading.Event()
 
@@ -204,7 +204,8 @@ def test_a_task_that_fails_leaves_nothing_to_readers(cluster):
 
 
 def test_another_number_of_tasks_is_refused(cluster):
-    """Two of four tasks were written when the driver died. With two or with eight the rows are in other tasks."""
+    """Two of four tasks were written when the driver died. With two or eight tasks, the rows are distributed
+    differently."""
     sink = Sink(cluster)
     for number in (0, 1):
         sink.task(0, number, range(number, 40, 4))
@@ -247,10 +248,10 @@ def test_a_group_of_another_kind_is_not_written_over(cluster):
 
 
 def test_a_batch_whose_marker_has_expired_is_written_twice(cluster):
-    """The limit of the guarantee: brokers forget offsets of a group that is not used (offsets.retention.minutes)."""
+    """The limit of the guarantee: brokers remove the offsets of an unused group (offsets.retention.minutes)."""
     sink = Sink(cluster)
     sink.task(0, 0, range(10))
-    until_complete(cluster, f"{sink.topic}-once-0")  # else the offset would count after the group is deleted
+    until_complete(cluster, f"{sink.topic}-once-0")  # otherwise the offset would count after the group is deleted
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     for future in admin.delete_consumer_groups([f"{sink.topic}-once-0"]).values():
         future.result(PATIENCE_S)
@@ -260,10 +261,10 @@ def test_a_batch_whose_marker_has_expired_is_written_twice(cluster):
 
 @pytest.mark.usefixtures("at_once")
 def test_a_task_that_takes_longer_than_its_transaction_may_fails_and_is_written_once_by_the_next(cluster):
-    """Brokers look for transactions that have timed out every ten seconds."""
+    """Brokers check every ten seconds for transactions that have timed out."""
     sink = Sink(cluster, kafka_transaction_timeout_ms=1_000)
 
-    def wait_for_abort():  # first for its begin: rows are sent in the background
+    def wait_for_abort():  # first for its beginning: rows are sent in the background
         until(lambda: describe(sink.cluster, f"{sink.topic}-once-0") == "CompleteAbort", rest)
 
     with pytest.raises(SinkError):
@@ -300,7 +301,7 @@ def run(cluster, source, target, checkpoint, rows, tasks, kill):
 @pytest.mark.parametrize("cluster", ["kafka"], indirect=True)
 def test_a_driver_that_is_killed_in_batches_and_between_them(cluster, tmp_path):
     """Killed when one task of two has committed in the first batch; refused when it is started with four tasks; killed
-    when both have committed in the second; then it runs to the end."""
+    when both have committed in the second; then it runs to completion."""
     source, target = cluster.topic(4), cluster.topic(3)
     cluster.produce(source, 6_000)
     arguments = (cluster, source, target, tmp_path / "checkpoint", 2_000)

@@ -1,4 +1,4 @@
-"""Reading fixed ranges as an executor does, while brokers go away and come back, and records are gone."""
+"""Reading fixed ranges as an executor does, while brokers stop and start, and records are deleted."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def reader(bootstrap, topic, start, end, request_timeout_ms=30_000, **settings):
 
 
 def in_batches(cluster, topic, count):
-    """Write numbered records in batches of 500: a fetch brings at least one whole batch, however small it may be."""
+    """Write numbered records in batches of 500: a fetch returns at least one whole batch, however small it may be."""
     for start in range(0, count, 500):
         cluster.produce(topic, 500, partitions=1, start=start)
 

@@ -1,4 +1,4 @@
-"""The history in a real Spark: batch, stream and the small engine say the same; a query that is killed goes on."""
+"""The history in a real Spark: batch, stream and the small engine agree; a query that is killed continues."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def broker(tmp_path):
 
 
 def small(records, events, end_ms):
-    """What the rules say of these records with nothing in between, and the broker beside them."""
+    """What the rules return for these records without steps in between, combined with the broker's events."""
     rows = Rows()
     for partition in range(PARTITIONS):
         own = [record for record in records if record.partition == partition]
@@ -72,7 +72,7 @@ def small(records, events, end_ms):
 
 
 def past_lag(bootstrap, records, end_ms):
-    """The lag over time as it is found in one process."""
+    """The lag over time as computed in one process."""
     past = CommitTimeline()
     for partition in range(PARTITIONS):
         own = [record for record in records if record.partition == partition]
@@ -88,7 +88,7 @@ def past_lag(bootstrap, records, end_ms):
 
 
 def make_topics(bootstrap, records):
-    """The topics that the groups have read, with a record every other second of the time in which they were alive."""
+    """The topics that the groups have read, with a record every other second while the groups existed."""
     found = decode(history_topic.raw(records)).entries.select(["topic", "partition"]).to_pylist()
     times = range(records[0].timestamp_ms, records[-1].timestamp_ms, 2_000)
     for topic in {row["topic"] for row in found} - {None}:
@@ -99,7 +99,7 @@ def make_topics(bootstrap, records):
 
 
 def as_told(rows):
-    """Rows without the epoch of the log's leader: the test's broker writes under an epoch of its own."""
+    """Rows without the leader epoch of the log: the test's broker writes with its own epoch."""
     return sorted(repr(row).replace("leader_epoch=0", "leader_epoch=*") for row in rows)
 
 
@@ -127,7 +127,7 @@ def test_batch_stream_and_the_small_engine_say_the_same(spark, broker, tmp_path)
         history_topic.write(broker.bootstrap, heard, EVENTS_TOPIC)
         del events[: len(heard)]
         begin(spark, broker, out, now_ms, maxOffsetsPerTrigger="100")
-    # A kill behind the sink's write, before Spark's commit: the batch is run again.
+    # A kill after the sink's write, before Spark's commit: the batch is run again.
     last = out / "_checkpoint" / "commits" / str(batches(out)[-1])
     for path in (last, last.with_name(f".{last.name}.crc")):
         path.unlink(missing_ok=True)
@@ -157,7 +157,7 @@ def test_batch_stream_and_the_small_engine_say_the_same(spark, broker, tmp_path)
 
 
 def same_report_from_both_engines(spark, broker, end_ms):
-    """What `muster doctor` says is the same by either engine, to the last digit."""
+    """The output of `muster doctor` is the same with either engine, to the last digit."""
     config, limits = ReaderConfig(bootstrap_servers=(broker.bootstrap,)), Limits()
     with Admin(bootstrap_servers=broker.bootstrap) as admin:
         found = engine.read_history(LiveTopic(admin, config, OFFSETS_TOPIC, ReaderWarnings()), limits, None, end_ms)
@@ -170,7 +170,7 @@ def same_report_from_both_engines(spark, broker, end_ms):
 
 
 def begin(spark, broker, out, now_ms, **more):
-    """Read what is there now; each run goes on from the checkpoint of the one before."""
+    """Read what is there now; each run continues from the checkpoint of the previous one."""
     query = history.follow(spark, broker.bootstrap, str(out), once=True, now_ms=now_ms, **more)
     assert query.awaitTermination(PATIENCE_S)
     assert query.exception() is None
@@ -203,7 +203,7 @@ def test_days_that_are_past_become_few_files_and_no_row_is_lost_or_there_twice(s
         assert not (tmp_path / "_compact").exists()
 
     place, before = HadoopFolder(spark, str(tmp_path)), read()
-    unfinished = tmp_path / "counts" / ".spark-staging-1" / "day=2026-11-22"  # of a kill
+    unfinished = tmp_path / "counts" / ".spark-staging-1" / "day=2026-11-22"  # left by a kill
     unfinished.mkdir(parents=True)
     compact(12, date(2026, 11, 22))
     assert [folders(f"2026-11-2{day}") for day in range(3)] == [[-1], [10, 11, 12], [*range(12)]]
@@ -213,11 +213,11 @@ def test_days_that_are_past_become_few_files_and_no_row_is_lost_or_there_twice(s
     # A kill between two renames, on a file system that cannot exchange folders.
     place.rename("counts/day=2026-11-20", f"{OLD}/counts/day=2026-11-20")
     assert read() == before
-    # A batch that Spark has not in its log may be run again: the day waits.
+    # A batch that is not in Spark's log may be run again: the day waits.
     compact(11, date(2026, 11, 23))
     assert [folders(f"2026-11-2{day}") for day in range(3)] == [[-1], [10, 11, 12], [*range(12)]]
     assert read() == before
-    # A kill before the last step: what was made anew is there beside the old.
+    # A kill before the last step: the new copy exists next to the old one.
     (tmp_path / NEW / "counts").mkdir(parents=True)
     copytree(tmp_path / "counts" / "day=2026-11-20", tmp_path / NEW / "counts" / "day=2026-11-20")
     compact(20, date(2026, 11, 23))
@@ -234,7 +234,7 @@ def test_what_is_open_is_replaced_also_by_nothing_and_what_was_before_is_left_ou
         return Generation("g", number, GroupKind.CLASSIC, at.timestamp_ms, ended_ms, None, None, "", None, None, (), at)
 
     def write(batch, **told):
-        """As a job that has just begun."""
+        """Like a job that has just begun."""
         rows = [(name.replace("_", "/"), to_bytes(to_table(Generation, some))) for name, some in told.items()]
         frame = spark.createDataFrame([(name, 5, data) for name, data in [*rows, stands]], OUTPUT_DDL)
         sink = Sink(str(tmp_path), Limits(), source.fetch_settings(), since_ms=20 * day_ms, clock_ms=30 * day_ms)
@@ -251,7 +251,7 @@ def test_what_is_open_is_replaced_also_by_nothing_and_what_was_before_is_left_ou
 
 
 def test_rows_that_are_replaced_stay_until_the_next_are_written(spark, tmp_path):
-    """A job that is stopped while it writes how things stand leaves them as they were at its last look."""
+    """A job that is stopped while it writes the statuses leaves those of its previous sample."""
     place = HadoopFolder(spark, str(tmp_path))
 
     def there():

@@ -1,7 +1,7 @@
 """`muster history --follow` over groups that live, killed and stopped in every way: schedules from seeds.
 
-`make test` carries out one that is fixed; `make soak SCHEDULES=12` draws so many. Run one again with
-`MUSTER_FIRST_SEED=17 make soak SCHEDULES=1 ARGS="-k history_soak"`. What each came to is told at the end of the run.
+`make test` runs a fixed one; `make soak SCHEDULES=12` draws that many. Run one again with `MUSTER_FIRST_SEED=17 make
+soak SCHEDULES=1 ARGS="-k history_soak"`. What each came to is told at the end of the run.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LOG_PARTITIONS = "5"
 
 @pytest.fixture(scope="module")
 def own_kafka(tmp_path_factory):
-    """Apache Kafka that may be killed; started when it is first asked for."""
+    """Apache Kafka that may be killed; started when it is first used."""
     with contextlib.ExitStack() as held:
         yield cache(lambda: held.enter_context(KafkaBroker(tmp_path_factory.mktemp("kafka"))))
 

@@ -1,4 +1,5 @@
-"""What the history's source tells Spark, asked as Spark asks: every record once, and time where all has been read."""
+"""What the history's source returns to Spark, called as Spark calls it: every record once, and time once everything is
+read."""
 
 from __future__ import annotations
 
@@ -72,7 +73,7 @@ def stopping(reader):
 
 
 def rows_of(reader, start, end):
-    """What the tasks of a batch hand over; Spark pickles the reader to them."""
+    """The rows from the tasks of a batch; Spark pickles the reader for them."""
     tasks = reader.partitions(start, end)
     there = pickle.loads(pickle.dumps(reader))
     return [row for task in tasks for batch in there.read(task) for row in batch.to_pylist()]
@@ -84,7 +85,7 @@ def counted(rows) -> int:
 
 
 def ticked(rows):
-    """Up to which time each bucket's log partition has been read."""
+    """The time up to which each bucket's log partition has been read."""
     return {(row["log_partition"], row["slot"]): int(row["data"]) for row in rows if row["what"] == IN_TICK}
 
 
@@ -106,7 +107,7 @@ def test_to_the_end_in_small_batches_and_time_passes_when_all_is_read(readers):
     assert counted(rows) == len(RECORDS)
     assert len(ends) > 2
     assert [each for each in ends if each] == [ends[-1]] == [EVERY_BUCKET]
-    later = readers()  # a restart, with nothing new: the same time has not passed again
+    later = readers()  # a restart, with nothing new: the same time does not pass again
     later.prepareForTriggerAvailableNow()
     assert later.latestOffset(start, ReadMaxRows(70)) is start
 
@@ -125,11 +126,11 @@ def test_as_a_stream_time_passes_only_where_a_partition_was_read_to_its_end(read
     reader.commit(end)
     again = reader.latestOffset(end, ReadAllAvailable())
     assert again["read"] == end["read"]
-    assert ticked(rows_of(reader, end, again)) == {}  # the clock stands still
+    assert ticked(rows_of(reader, end, again)) == {}  # the clock does not advance
 
 
 def test_time_does_not_pass_where_a_transaction_is_open(transactional_kafka):
-    """What stands behind it is not read. How things stand with the groups there is told all the same.
+    """Records after it are not read. The status of the groups there is reported anyway.
 
     Transactions of other tests may be open in other partitions for a while, which is waited for."""
     cluster = Cluster(transactional_kafka.bootstrap)
@@ -223,7 +224,7 @@ def test_a_batch_and_a_folder_have_every_record(broker):
 
 
 def heard(rows):
-    """Where each event stands that tasks have handed over, to the bucket of its group."""
+    """Partition and offset of each event that tasks have passed on to the bucket of its group."""
     found = []
     for row in (row for row in rows if row["what"] == IN_EVENTS):
         for event in from_bytes(row["data"]).to_pylist():

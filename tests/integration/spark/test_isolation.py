@@ -48,7 +48,7 @@ class Writer:
         self._producer.abort_transaction(PATIENCE_S)
 
     def until_stable(self, offset):
-        """A transaction's end is answered before readers see it."""
+        """The end of a transaction is answered before readers see it."""
         place = TopicPartition(self.topic, 0)
         until(lambda: self.look().list_offsets({place: -1}, 1)[place] == offset, lambda: None)
 

@@ -1,4 +1,4 @@
-"""Several real brokers: a partition whose only broker is away, leaders that move under a query."""
+"""Several real brokers: a partition whose only broker is down, leaders that move during a query."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def create(cluster: Cluster, replicas: list[list[int]]) -> str:
 
 
 def move(cluster: Cluster, topic: str, replicas: list[list[int]], folder: Path) -> None:
-    """Have the partitions copied to these brokers, and led and kept by them alone."""
+    """Copy the partitions to these brokers, which alone lead and keep them."""
     where = [{"topic": topic, "partition": number, "replicas": ids} for number, ids in enumerate(replicas)]
     wish = folder / "wish.json"
     wish.write_text(json.dumps({"version": 1, "partitions": where}))
@@ -83,12 +83,12 @@ def test_leaders_that_move_in_a_batch_and_between_batches_cost_waiting_only(kafk
 
 def test_a_partition_without_a_leader_holds_up_itself_only_and_is_read_on(tmp_path, monkeypatch, caplog):
     caplog.set_level(logging.INFO, "muster.spark")
-    # A broker that lives may take longer to answer on a busy machine, and is told of as held up, too.
+    # A live broker may take longer to answer on a busy machine, and would be reported as held up, too.
     monkeypatch.setattr("muster.spark.source.bounds.HELD_UP_WARNING_MS", 4_000)
     monkeypatch.setattr("muster.spark.source.bounds.HELD_UP_MS", 2_000)
 
     def told(what):
-        """How often it is said of the partition that only the killed broker has."""
+        """How often this is logged about the partition that only the killed broker has."""
         said = [record.getMessage() for record in caplog.records if record.name == "muster.spark"]
         return sum(what in text and f"{topic}-1" in text for text in said)
 

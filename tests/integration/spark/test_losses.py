@@ -1,4 +1,4 @@
-"""What a query does when topics, partitions, offsets or brokers are not as it left them: on muster and on Kafka."""
+"""What a query does if topics, partitions, offsets or brokers are not as it left them: on muster and on Kafka."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def warnings(caplog):
 
 
 def refuses(query, error, match):
-    """The first trigger fails, and with it the query, which Spark ends then."""
+    """The first trigger fails, and with it the query, which Spark then ends."""
     with pytest.raises(error, match=match):
         query.trigger()
     query.stop()
@@ -227,12 +227,13 @@ def test_a_partition_added_later_is_read_from_its_start(cluster, queries, group)
 
 
 def test_commits_that_fail_are_said_and_hold_up_nobody(cluster, queries, caplog, monkeypatch):
-    monkeypatch.setattr("muster.spark.source.member.COMMIT_WAIT_MS", 3_600_000)  # who waited would not be done in time
+    # A query that waited would not finish in time.
+    monkeypatch.setattr("muster.spark.source.member.COMMIT_WAIT_MS", 3_600_000)
     topic = cluster.topic(1)
     with cluster.consumer("sync") as member:
         member.subscribe([topic])
         until(lambda: bool(member.assignment()), lambda: member.poll(50))
-        # Reading alone beside a group that is in use: its coordinator takes no commit from a stranger.
+        # Reading without joining a group that is in use: its coordinator refuses commits of a non-member.
         query = queries(topic, mode="assign", maxOffsetsPerTrigger=1)
         cluster.produce(topic, 30, partitions=1)
         read_all(query, 30)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 class Other:
-    """Another member of the group: reads, notes what it read, then commits."""
+    """Another member of the group: reads, records what it read, then commits."""
 
     def __init__(self, cluster, topic):
         self.read = []
@@ -132,7 +132,7 @@ def test_a_batch_that_the_commit_log_knows_is_committed_at_the_end(cluster, quer
     first.finish()
     second = queries(topic, "second")
     second.trigger()
-    first.stop()  # knows from the commit log that the batch is done
+    first.stop()  # it knows from the commit log that the batch is done
     cluster.produce(topic, 5, partitions=1, start=10)
     until(lambda: len(second.sink()) == 5, second.run)
     assert audit(grid(15, 1), first.sink(), second.sink()) == (set(), {})

@@ -1,4 +1,4 @@
-"""What is asked of brokers for a query's progress: the age of records, and the group."""
+"""What is requested from brokers for a query's progress: the age of records, and the group."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_age_of_what_is_not_read_and_the_members_of_the_group(cluster, queri
     watch = GroupWatch(query.options.fetch_settings(), cluster.group)
     watch.notice(behind)
     until(lambda: "members" in watch.seen(0), lambda: time.sleep(0.05))
-    # Record 4 of partition 0 is the ninth, with a time of 9 s; that of partition 1 has 10 s.
+    # Record 4 of partition 0 is the ninth, with a time of 9 s; record 4 of partition 1 has 10 s.
     found = watch.seen(60_000)
     assert found.pop("groupState") in ("Stable", "PreparingRebalance", "CompletingRebalance")
     assert found == {"lagSeconds": {zero: 51.0, one: 50.0}, "maxLagSeconds": 51.0, "members": 1}

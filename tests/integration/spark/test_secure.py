@@ -1,4 +1,5 @@
-"""Spark and the doctor on a cluster that wants TLS and a password: what works, and where the password must not be."""
+"""Spark and the doctor on a cluster that requires TLS and a password: what works, and where the password must not
+appear."""
 
 from __future__ import annotations
 
@@ -75,7 +76,7 @@ def test_a_query_reads_and_writes_and_its_password_is_nowhere(spark, settings, t
     files = [path for folder in (tmp_path, events) for path in folder.rglob("*") if path.is_file()]
     shown += [path.read_bytes().decode("latin-1") for path in files]
     assert any(topic in path.read_text(errors="replace") for path in events.rglob("*") if path.is_file())
-    # The session's JVM began with the run's capture, of which `capfd` would see nothing.
+    # The session's JVM was started with the run's capture, of which `capfd` would see nothing.
     shown += request.config.pluginmanager.getplugin("capturemanager").read_global_capture()
     assert [text[:200] for text in shown if PASSWORDS["carol"] in text] == []
 

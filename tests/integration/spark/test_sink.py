@@ -1,4 +1,4 @@
-"""What a task of the sink does, without a JVM: rows to records, on both brokers, and what becomes of rows that cannot
+"""What a task of the sink does, without a JVM: rows to records, on both brokers, and what happens to rows that cannot
 be written."""
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def sink(cluster, columns, **options):
 
 
 def rows(at_once=1_000, **columns):
-    """Record batches as Spark hands them to a task."""
+    """Record batches as Spark passes them to a task."""
     table = pa.table({name: pa.array(column, TYPES[name][1]) for name, column in columns.items()})
     return iter(table.to_batches(at_once))
 
@@ -97,7 +97,7 @@ def test_rows_are_records_where_kafka_puts_them(cluster, codec, engine):
         ["key", "value", "headers", "partition"],
         topic=topic,
         kafka_compression_type=codec,
-        kafka_batch_size=256,  # so that rows without keys choose by chance dozens of times
+        kafka_batch_size=256,  # so that rows without keys choose at random dozens of times
     )
     write(options, rows(key=keys, value=values, headers=headers, partition=partitions), engine)
     found = read(cluster, topic, count)
@@ -196,7 +196,7 @@ def test_a_record_that_the_broker_refuses(cluster):
     options = sink(cluster, ["value"], topic=topic, kafka_max_request_size=8_000_000, kafka_batch_size=4_000_000)
     with pytest.raises(SinkError, match=f"records for {topic}-0 were not written: .*MESSAGE_TOO_LARGE"):
         write(options, rows(value=[bytes(3_000_000)]))
-    # Batches that are too large for the broker, of records that are not, are cut up.
+    # Batches that are too large for the broker, but whose records are not, are split.
     write(options, rows(value=[b"%d" % number * 10_000 for number in range(100, 200)]))
     assert [len(message.value()) for message in read(cluster, topic, 100, 1)] == [30_000] * 100
 
@@ -249,7 +249,8 @@ def test_a_broker_that_stays_away_fails_the_task_with_what_was_waited_for(muster
 
 @pytest.mark.usefixtures("at_once")
 def test_leaders_move_while_a_task_writes(tmp_path):
-    """Twice, in the midst of rows. Not the first node's: it is the controller, without which no leader moves."""
+    """Twice, in the middle of the rows. Not the first node's leader: it is the controller, without which no leader
+    moves."""
     with KafkaCluster(tmp_path / "cluster", size=3) as brokers:
         cluster = Cluster(brokers.bootstrap)
         topic = cluster.topic(3)
@@ -272,7 +273,7 @@ def test_leaders_move_while_a_task_writes(tmp_path):
 
 @pytest.mark.usefixtures("at_once")
 def test_a_broker_that_is_frozen_for_longer_than_its_answers_are_waited_for(muster_process):
-    """Requests are given up and sent again, though the broker has them: it writes none of them twice."""
+    """Requests are given up and sent again, although the broker has them: it writes none of them twice."""
     cluster = Cluster(muster_process.bootstrap)
     topic = cluster.topic(4)
     count = 40_000

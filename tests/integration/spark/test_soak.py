@@ -1,7 +1,7 @@
 """A streaming query that is killed in every way, while a producer writes and brokers go away: schedules from seeds.
 
-`make test` carries out one that is fixed; `make soak SCHEDULES=50` draws so many. Run one again with
-`MUSTER_FIRST_SEED=17 make soak SCHEDULES=1 ARGS="-k soak"`. What each came to is told at the end of the run.
+`make test` runs a fixed one; `make soak SCHEDULES=50` draws that many. Run one again with `MUSTER_FIRST_SEED=17 make
+soak SCHEDULES=1 ARGS="-k soak"`. What each came to is told at the end of the run.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def drivers(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def own_cluster(tmp_path_factory):
-    """Three brokers of Apache Kafka that may be killed; started when they are first asked for."""
+    """Three brokers of Apache Kafka that may be killed; started when they are first used."""
     with contextlib.ExitStack() as held:
         yield cache(lambda: held.enter_context(KafkaCluster(tmp_path_factory.mktemp("cluster"))))
 

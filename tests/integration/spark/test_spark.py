@@ -1,5 +1,5 @@
-"""The source in a real Spark: what only the real thing shows, each on one of the brokers. The rules are tested without
-it, and on both, in test_member.py."""
+"""The source in a real Spark: what only a real Spark shows, each test on one of the brokers. The rules are tested
+without Spark, on both brokers, in test_member.py."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class Streams:
         return self.started[-1]
 
     def look(self):
-        """A step for `until`, which a query that has failed ends at once."""
+        """A step for `until`, ended at once by a query that has failed."""
         for query in self.started:
             query.look()
         time.sleep(0.05)
@@ -165,7 +165,7 @@ def members(cluster):
 @pytest.mark.parametrize("cluster", ["muster"], indirect=True)
 def test_available_now_reads_to_the_end_and_restarts_where_it_was_or_where_it_was_set_back_to(streams, cluster):
     topic = cluster.written(200, partitions=2)
-    # A run that did not leave the group at its end would keep the next one waiting for longer than that waits.
+    # A run that did not leave the group at its end would make the next one wait for longer than its limit.
     source = options(cluster, topic, maxOffsetsPerTrigger="80") | {"kafka.session.timeout.ms": "300000"}
     streams.run(source)
     assert audit(grid(200, 2), streams.sink()) == (set(), {})
@@ -173,7 +173,7 @@ def test_available_now_reads_to_the_end_and_restarts_where_it_was_or_where_it_wa
     cluster.produce(topic, 20, partitions=2, start=200)
     streams.run(source)
     assert audit(grid(220, 2), streams.sink()) == (set(), {})
-    # The source's process outlives its query by as long as it takes to leave, and until then no other may commit.
+    # The source's process outlives its query until it has left the group, and until then no other may commit.
     until(lambda: not members(cluster), rest)
     with cluster.consumer("sync", enable_auto_commit=False) as consumer:
         consumer.commit({TopicPartition(topic, 1): OffsetAndMetadata(50)})
@@ -213,7 +213,7 @@ def test_a_running_query_tells_the_lag_that_muster_lag_tells_and_its_numbers(spa
                 [group] = LagWatch(admin, [cluster.group]).poll().groups
                 found.update({part.place: part.lag for part in group.partitions})
 
-            # The commit of the batch before is waited for some seconds only.
+            # The commit of the previous batch is waited for only a few seconds.
             until(lambda: sum(lag or 0 for lag in found.values()) == 40 - 10 * batch, watch)
         by_muster_lag[batch] = found
 
@@ -309,7 +309,7 @@ def test_rows_and_streams_are_written(spark, cluster, tmp_path):
     where = {int(row[0]): row[1] for row in values(topic).selectExpr("cast(key as string)", "partition").collect()}
     assert where == {number: partition_for_key(b"%d" % number, 3) for number in range(5000)}
 
-    # Everything that a topic has, into another one: with headers, and where it was.
+    # Copies all records of a topic into another one: with headers, and partition and offset.
     options_ = options(cluster, topic, includeHeaders="true")
     stream = spark.readStream.format("muster").options(**options_).load().drop("topic")
     writer = stream.writeStream.format("muster").options(**to | {"topic": copy}).queryName("copying")
@@ -364,7 +364,7 @@ def test_a_java_from_pip_will_do(tmp_path):
         "print('answer', spark.range(40).selectExpr('sum(id)').first()[0], os.environ['JAVA_HOME'])\n"
     )
     path = os.pathsep.join(part for part in os.environ["PATH"].split(os.pathsep) if not (Path(part) / "java").exists())
-    if "/usr/bin" not in path:  # the machine's own Java lies among what a shell needs
+    if "/usr/bin" not in path:  # the machine's own Java is among the programs that a shell needs
         tools = tmp_path / "tools"
         tools.mkdir()
         for tool in ("sh", "bash", "ps", "dirname", "uname", "env", "cat", "nice", "sed", "tr", "id", "hostname"):

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 @pytest.fixture
 def topic(cluster):
-    """Ten records in each of two partitions: offset 3 of the first has the time 7000, of the second 8000."""
+    """Ten records in each of two partitions: offset 3 of the first has the time 7000, that of the second 8000."""
     return cluster.written(20, partitions=2)
 
 

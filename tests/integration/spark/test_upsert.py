@@ -1,4 +1,4 @@
-"""Results that are written once though Spark runs a batch twice: into databases, Parquet, and a compacted topic."""
+"""Results that are written once although Spark runs a batch twice: into databases, Parquet, and a compacted topic."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_the_last_batch_of_a_key_counts_and_a_batch_that_is_run_again_changes_no
     write = into_database(connect, "delays", KEYS, query="q")
     write(frame(("JFK", 6, 1, 2.0), ("LGA", 6, 1, None)), 0)
     write(frame(("JFK", 6, 3, 4.0)), 1)
-    write(frame(("JFK", 6, 1, 2.0), ("LGA", 6, 1, None)), 0)  # a driver that was frozen, and is behind by now
+    write(frame(("JFK", 6, 1, 2.0), ("LGA", 6, 1, None)), 0)  # a driver that was frozen, and is outdated by now
     write(frame(("JFK", 6, 9, 9.0)), 1)
     assert database("select * from delays order by origin") == [("JFK", 6, 3, 4.0), ("LGA", 6, 1, None)]
     assert database(f"select * from {LEDGER}") == [("q", "delays", 1)]
@@ -124,7 +124,7 @@ def test_the_hour_that_is_there_twice_has_two_keys(frame, database, connect, mon
     monkeypatch.setenv("TZ", "Europe/Berlin")
     time.tzset()
     try:
-        # SQLite has no such type, and keeps the text as it is.
+        # SQLite does not have this type, and keeps the text as it is.
         database("create table hours (at timestamptz primary key, flights int)")
         rows = frame((1,), (2,), schema="flights int").selectExpr(
             "timestamp_seconds(1761433200 + 3600 * flights) as at", "flights"
@@ -179,7 +179,7 @@ def test_a_driver_that_is_killed_before_spark_notes_the_batch_leaves_it_there_on
 
 @postgres_only
 def test_of_two_drivers_of_one_query_the_later_waits_and_passes_the_batch_over(frame, database, connect):
-    """A driver that Spark's cluster has replaced may still be at work."""
+    """A driver that Spark's cluster has replaced may still be running."""
     database(f"create table {LEDGER} (query text, target text, batch bigint, primary key (query, target))")
     with contextlib.closing(connect()) as former, ThreadPoolExecutor(1) as later:
         former.execute(f"insert into {LEDGER} values ('q', 'log', 0)")
@@ -194,7 +194,7 @@ def test_of_two_drivers_of_one_query_the_later_waits_and_passes_the_batch_over(f
 
 @postgres_only
 def test_queries_that_begin_at_once_on_a_new_database(frame, database, connect):
-    """PostgreSQL refuses one of two transactions that create a table, though both say IF NOT EXISTS."""
+    """PostgreSQL refuses one of two transactions that create a table, even if both say IF NOT EXISTS."""
     with contextlib.closing(connect()) as other, ThreadPoolExecutor(1) as later:
         other.execute(f"create table {LEDGER} (query text, target text, batch bigint, primary key (query, target))")
         written = later.submit(into_database(connect, "log", query="q"), frame(("JFK", 6, 1, 2.0)), 0)
@@ -208,7 +208,7 @@ def test_queries_that_begin_at_once_on_a_new_database(frame, database, connect):
 @postgres_only
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
 def test_a_database_that_restarts_in_a_batch_has_it_once(frame, database, connect, postgres, ending):
-    """The batch fails, as its connection does. Spark runs it again when the query is started again."""
+    """The batch fails, because its connection fails. Spark runs it again when the query is started again."""
     rows = frame(*(("JFK", number, 1, 2.0) for number in range(2_500)))
     write = into_database(connect, "log", query="q")
     with contextlib.closing(connect()) as other, ThreadPoolExecutor(1) as beside:
@@ -366,7 +366,7 @@ def test_columns_have_any_names(spark, frame, tmp_path):
 
 
 def test_a_folder_whose_owner_was_not_written_to_the_end_is_free(spark, frame, tmp_path):
-    """As after a crash, or on a disk that was full."""
+    """As after a crash, or on a full disk."""
     folder = str(tmp_path / "table")
     (tmp_path / "table").mkdir()
     (tmp_path / "table" / "_query").touch()

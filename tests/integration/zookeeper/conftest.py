@@ -15,13 +15,13 @@ from tests.support.zookeepers import ZooKeeperServer, operator
 
 @pytest.fixture
 async def cluster(zookeeper: ZooKeeperServer, shared_muster: BrokerProcess) -> AsyncIterator[Cluster]:
-    """muster's broker, named in a folder of ZooKeeper that the test has for itself."""
+    """muster's broker, registered in a ZooKeeper chroot that only this test uses."""
     async with watched_cluster(zookeeper, shared_muster) as found:
         yield found
 
 
 @pytest.fixture
 def znodes(cluster: Any) -> Iterator[KazooClient]:
-    """What is in the folder of a test's cluster, whichever kind of cluster the test has."""
+    """The znodes of a test's cluster, whichever kind of cluster the test has."""
     with operator(cluster.address) as client:
         yield client

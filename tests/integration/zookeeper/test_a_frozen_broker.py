@@ -1,4 +1,4 @@
-"""Operators' commands in a cluster in which a broker is frozen and still registered."""
+"""Operators' commands in a cluster with a broker that is frozen and still registered."""
 
 from __future__ import annotations
 

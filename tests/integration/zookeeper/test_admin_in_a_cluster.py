@@ -1,4 +1,4 @@
-"""What an admin changes in a cluster of three brokers on a real ZooKeeper, with kill -9 behind the answers."""
+"""What an admin changes in a cluster of three brokers on a real ZooKeeper, with kill -9 after the answers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def setting(cluster: Cluster, number: int, key: str) -> Any:
 
 
 def test_partitions_settings_and_records(cluster: Cluster) -> None:
-    """Each asked of another broker. The broker that was asked dies behind the answer; what it granted stands."""
+    """Each change is requested from another broker, which is killed after its answer; the change remains."""
     created = cluster.ask(1, m.CreateTopicsRequest([m.CreatableTopic("t", 3, 1)], 30_000), 7)
     assert created.topics[0].error_code == 0
     eventually(lambda: setting(cluster, 2, "retention.ms") and setting(cluster, 3, "retention.ms"))

@@ -1,7 +1,8 @@
-"""A group to which the coordinator assigns, in a cluster on a real ZooKeeper: it watches topics and leaders, not they.
+"""A group to which the coordinator assigns, in a cluster on a real ZooKeeper: the coordinator watches topics and
+leaders, the members do not.
 
 Its members are stock clients of several kinds. One partition is added as Kafka's tools of that time did it; a broker
-goes and takes its partitions with it (H6), and comes back.
+stops, which makes its partitions unavailable (H6), and comes back.
 """
 
 from __future__ import annotations

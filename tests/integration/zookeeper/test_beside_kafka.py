@@ -1,6 +1,6 @@
-"""Coordinators beside two real brokers of Apache Kafka 3.9.1 (scheme 2): members are assigned by the coordinators and
-commit to them, and fetch from Kafka. A coordinator is killed: no rebalance. A broker of Kafka is killed: members keep
-what has a leader, and get the rest back with the broker (H6)."""
+"""Coordinators alongside two real brokers of Apache Kafka 3.9.1 (scheme 2): members are assigned by the coordinators
+and commit to them, and fetch from Kafka. A coordinator is killed: no rebalance. A broker of Kafka is killed: members
+keep what has a leader, and get the rest back with the broker (H6)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Member = AsyncServerAssignedConsumer | ServerAssignedConsumer
 
 
 class World:
-    """Two brokers of Kafka, two coordinators, and a session that looks."""
+    """Two brokers of Kafka, two coordinators, and a session that reads znodes."""
 
     def __init__(self, folder: Path, address: str, held: contextlib.ExitStack) -> None:
         self.kafka = [
@@ -55,11 +55,11 @@ class World:
 
     @property
     def bootstrap(self) -> str:
-        """Kafka's."""
+        """The addresses of Kafka's brokers."""
         return ",".join(broker.bootstrap for broker in self.kafka)
 
     def settings(self) -> dict[str, Any]:
-        """Those of a member."""
+        """The settings of a member."""
         return {
             "coordinator_servers": [coordinator.members_address for coordinator in self.coordinators.values()],
             "bootstrap_servers": self.bootstrap,
@@ -71,8 +71,8 @@ class World:
         }
 
     def kill_kafka(self) -> None:
-        """SIGKILL to the broker that is not the controller. Its session is long, since a JVM may stand still on a busy
-        machine: what the session's end would delete is deleted at once."""
+        """SIGKILL to the broker that is not the controller. Its session is long, because a JVM may pause on a busy
+        machine: the znode that the end of the session would delete is deleted at once."""
         assert b'"brokerid":0' in self.znodes.get("/controller")[0]
         self.kafka[1].kill()
         self.znodes.delete("/brokers/ids/1")
@@ -106,7 +106,7 @@ async def commit(one: AsyncServerAssignedConsumer, two: ServerAssignedConsumer) 
 
 
 async def until_shared_out(members: list[Member], wanted: set[int]) -> list[int]:
-    """Wait until these have those partitions of the topic among them, equal parts; their generations."""
+    """Wait until these members share those partitions of the topic equally; returns their generations."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             await asyncio.gather(*map(polled, members))
@@ -131,7 +131,7 @@ async def until_committed(
 
 
 async def read(members: list[Member], count: int) -> list[int]:
-    """So many records, as they come."""
+    """This many records, as they arrive."""
     found: list[int] = []
     async with asyncio.timeout(PATIENCE_S):
         while len(found) < count:
@@ -147,7 +147,8 @@ async def produce(world: World, values: range, partitions: int) -> None:
 
 
 async def created(world: World) -> set[int]:
-    """Create the topic; the partitions that broker 1 leads. A broker hears of a topic a moment after its creation."""
+    """Create the topic; returns the partitions that broker 1 leads. A broker learns of a topic a moment after its
+    creation."""
     async with AsyncAdmin(bootstrap_servers=world.bootstrap) as admin, asyncio.timeout(PATIENCE_S):
         await admin.create_topics([NewTopic(TOPIC, 4)])
         while True:
@@ -170,7 +171,8 @@ async def test_members_are_assigned_beside_kafka_and_read_from_it(world: World) 
             member.subscribe([TOPIC])
         generations = await until_shared_out(members, {0, 1, 2, 3})
         shares = [one.assignment(), two.assignment()]
-        await until_committed(world, one, two, 5)  # a share that has changed hands before was not committed
+        # Nothing was committed for partitions that changed their owner before.
+        await until_committed(world, one, two, 5)
         assert await asyncio.to_thread(world.of_kafka) == before, "Kafka's znodes are as they were"
 
         await asyncio.to_thread(world.coordinators[102].kill)
@@ -201,7 +203,7 @@ class Closing:
 
 
 async def committed(world: World) -> list[int | None]:
-    """What those that look after groups see of it."""
+    """The committed offsets according to the listener for group administration."""
     servers = ",".join(coordinator.address for coordinator in world.coordinators.values())
     async with AsyncAdmin(bootstrap_servers=servers) as admin:
         assert [group.group_id for group in await admin.list_consumer_groups()] == [GROUP]

@@ -1,4 +1,5 @@
-"""A cluster of muster's brokers with tools and consumers of the time of ZooKeeper: Kafka's own of 0.8, and scheme 1."""
+"""A cluster of muster's brokers with tools and consumers from the time of ZooKeeper: Kafka's own 0.8 ones, and scheme
+1."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ def test_kafkas_tool_of_its_time_with_zookeeper(cluster: Cluster, tmp_path: Path
     leaders = {number: leader for number, (_, leader, _) in cluster.leaders("old", 1).items()}
     lines = [line.split() for line in tool("--describe").splitlines()]
     assert "retention.ms=99000" in lines[0][-1]
-    # Whatever the replicas, one broker has the records: it alone is in sync.
+    # Whatever the replicas, one broker has the records: only it is in sync.
     assert {int(line[3]): (int(line[5]), line[-1]) for line in lines[1:]} == {
         number: (leader, str(leader)) for number, leader in leaders.items()
     }

@@ -37,7 +37,7 @@ def cluster(zookeeper: ZooKeeperServer, tmp_path: Path) -> Iterator[Cluster]:
 
 
 class WatchingError(Exception):
-    """The doctor would watch the groups: there are no events of them."""
+    """The doctor would watch the groups: there are no events about them."""
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def look(cluster: Cluster) -> Report:
 
 
 def is_told(cluster: Cluster) -> bool:
-    """Whether the first event is there."""
+    """Whether the first event has been written."""
     try:
         return bool(look(cluster).rebalances)
     except WatchingError:

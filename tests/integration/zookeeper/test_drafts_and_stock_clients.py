@@ -1,6 +1,6 @@
-"""One group of real processes: members that speak as Kafka's drafts did, and a stock client beside them.
+"""One group of real processes: members that speak Kafka's draft protocol, and a stock client.
 
-They come, are killed, and leave; their coordinator is killed and started again. No record is lost, and a coordinator
+They join, are killed, and leave; their coordinator is killed and started again. No record is lost, and a coordinator
 that comes back finds the group in the generation in which it was.
 """
 
@@ -23,7 +23,7 @@ PARTITIONS = 6
 
 
 def committed(bootstrap: str) -> list[int]:
-    """The group's offsets, as the broker tells them."""
+    """The group's offsets, as the broker reports them."""
     with RawClient(bootstrap) as client:
         asked = [m.OffsetFetchRequestTopic(TOPIC, list(range(PARTITIONS)))]
         answer = client.ask(m.OffsetFetchRequest(group_id=GROUP, topics=asked), 5)

@@ -1,7 +1,7 @@
 """Members that speak as Kafka's drafts did, in a cluster whose coordinators keep the groups in ZooKeeper (A1, A2, A6).
 
-The coordinator of their group is killed, or stands still: another broker takes over from what ZooKeeper holds. The
-members find it by themselves, and go on in the generation that they have. It comes back, and gets its groups again.
+The coordinator of their group is killed, or suspended: another broker takes over from what ZooKeeper holds. The members
+find the new one without help, and continue in their generation. The first one returns, and gets its groups again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ THIRD = next(
 
 
 class Cluster:
-    """Three brokers with draft listeners. The topic's leaders are 1 and 2, so that 3 takes no partition with it."""
+    """Three brokers with draft listeners. The topic's leaders are 1 and 2, so that no partition is unavailable without
+    3."""
 
     def __init__(self, folder: Path, address: str) -> None:
         self.address = address
@@ -68,7 +69,7 @@ class Cluster:
         return ",".join(self.brokers[number].bootstrap for number in (1, 2))
 
     def coordinator(self, asked: int = 1) -> tuple[int, int]:
-        """The coordinator of the group, and the port of its draft listener, as a broker tells members."""
+        """The coordinator of the group, and the port of its draft listener, as a broker reports them to members."""
         with RawClient(f"127.0.0.1:{self.ports[asked - 1]}") as client:
             found = client.ask(m.FindCoordinatorRequest(THIRD), 0)
         return found.node_id, found.port
@@ -104,7 +105,7 @@ async def until_coordinated_by(cluster: Cluster, *numbers: int) -> int:
 
 
 async def until_shared_out(*members: AsyncServerAssignedConsumer) -> list[int]:
-    """Wait until these have the partitions among them, and have found their coordinator; their generations."""
+    """Wait until these members share the partitions, and have found their coordinator; returns their generations."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             await asyncio.gather(*(member.poll(50) for member in members))
@@ -115,7 +116,7 @@ async def until_shared_out(*members: AsyncServerAssignedConsumer) -> list[int]:
 
 
 async def commit_all(cluster: Cluster, *members: AsyncServerAssignedConsumer) -> None:
-    """Write a record to each partition; the members read and commit it, at whichever coordinator they have."""
+    """Write a record to each partition; the members read and commit it, whichever coordinator they have."""
     async with AsyncProducer(bootstrap_servers=cluster.bootstrap) as producer:
         for number in range(PARTITIONS):
             await producer.send(TOPIC, b"x", partition=number)

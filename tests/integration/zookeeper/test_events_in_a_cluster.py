@@ -1,4 +1,4 @@
-"""What happens to the groups of three brokers is in `__group_events`, whichever broker coordinates them."""
+"""The group events of three brokers are in `__group_events`, whichever broker coordinates the group."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def coordinator(cluster: Cluster, group: str, asked: int) -> int:
 
 
 def events(cluster: Cluster, asked: int, without: int = 0) -> list[dict[str, Any]]:
-    """Those in the partitions that brokers lead, but for one that is away."""
+    """The events in partitions with a leader, except those of one broker that is down."""
     told = cluster.leaders(GROUP_EVENTS_TOPIC, asked).items()
     led = [number for number, (error, leader, _) in told if not error and leader != without]
     partitions = [TopicPartition(GROUP_EVENTS_TOPIC, number) for number in led]
@@ -79,7 +79,7 @@ def test_events_of_all_groups_are_found_and_who_took_one_over(cluster: Cluster) 
         eventually(all_told)
         leaders = [leader for _, leader, _ in cluster.leaders(GROUP_EVENTS_TOPIC, other).values()]
         assert sorted(leaders) == [1, 2, 3]
-        # Another broker takes the group over; what the former one has written is away with it.
+        # Another broker takes over the group; the events written by the former one are unavailable while it is down.
         cluster.brokers[former].kill()
 
         def taken_over() -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""`WatcherConsumer` beside Kafka 3.9.1 in ZooKeeper mode, whose own consumers have long been coordinated otherwise; and
+"""`WatcherConsumer` with Kafka 3.9.1 in ZooKeeper mode, whose own consumers have long been coordinated otherwise; and
 topics in the formats of before Kafka 0.11, which only brokers up to that release can still write."""
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def kafka(
 ) -> Iterator[LastZooKeeperKafkaBroker]:
     folder = tmp_path_factory.mktemp("kafka-39") / "broker"
     open_port, _ = ports = free_ports(2)
-    # Up to this protocol a topic may ask for an older format of its records.
+    # Up to this protocol version a topic may ask for an older format of its records.
     settings = {"inter.broker.protocol.version": "2.8"} | _listeners(ports, certificates)
     with LastZooKeeperKafkaBroker(folder, zookeeper.chroot(), open_port, settings=settings) as broker:
         # Until its controller knows it, it refuses topics: they would need more brokers than there are.
@@ -52,7 +52,7 @@ def kafka(
 
 
 def _listeners(ports: list[int], certificates: Certificates) -> dict[str, str]:
-    """One without encryption, and one that wants TLS and a password."""
+    """One without encryption, and one that requires TLS and a password."""
     of = "listener.name.sasl_ssl."
     return {
         "listeners": f"PLAINTEXT://127.0.0.1:{ports[0]},SASL_SSL://127.0.0.1:{ports[1]}",
@@ -80,7 +80,7 @@ Reader = AsyncWatcherConsumer | AsyncConsumer
 
 
 class Readings:
-    """What consumers got that poll in the background."""
+    """The records of consumers that poll in the background."""
 
     def __init__(self) -> None:
         self.values: dict[Reader, list[int]] = {}
@@ -119,7 +119,7 @@ async def produce(kafka: LastZooKeeperKafkaBroker, values: range) -> None:
 
 
 def kafkas_own(znode: KazooClient) -> dict[str, int]:
-    """Each znode of the broker's, with the last transaction that wrote it."""
+    """Each of the broker's znodes, with the last transaction that wrote it."""
     found = {}
     paths = ["/"]
     while paths:
@@ -133,7 +133,7 @@ def kafkas_own(znode: KazooClient) -> dict[str, int]:
 async def test_two_groups_of_one_name_one_in_zookeeper_and_one_in_the_broker(
     kafka: LastZooKeeperKafkaBroker, znode: KazooClient
 ) -> None:
-    """Each reads all, neither notices the other, and the broker's znodes stay as they are."""
+    """Each reads everything, neither notices the other, and the broker's znodes stay as they are."""
     async with AsyncAdmin(bootstrap_servers=kafka.bootstrap) as admin:
         await admin.create_topics([NewTopic("t39", PARTITIONS)])
     await produce(kafka, range(40))
@@ -171,7 +171,7 @@ async def test_two_groups_of_one_name_one_in_zookeeper_and_one_in_the_broker(
     assert await asyncio.to_thread(kafkas_own, znode) == before
     complaints = [line for line in kafka.log[log:].splitlines() if " ERROR " in line or " WARN " in line]
     assert not complaints
-    # Its tool shows what is in ZooKeeper only where the broker has no group of that name.
+    # Its tool shows what is in ZooKeeper only if the broker has no group of that name.
     async with AsyncAdmin(bootstrap_servers=kafka.bootstrap) as admin:
         assert await admin.delete_consumer_groups(["one-name"]) == {"one-name": None}
     await asyncio.to_thread(kafkas_tools_read_it, kafka)
@@ -237,7 +237,7 @@ def test_the_spark_source_reads_the_formats_of_before_kafka_011(
 async def test_a_watcher_reads_where_the_brokers_want_tls_and_a_password(
     kafka: LastZooKeeperKafkaBroker, certificates: Certificates
 ) -> None:
-    """Of the listeners that the broker tells ZooKeeper of, it takes the one for its own `security_protocol`."""
+    """From the listeners that the broker registers in ZooKeeper, it takes the one for its own `security_protocol`."""
     async with AsyncAdmin(bootstrap_servers=kafka.bootstrap) as admin:
         await admin.create_topics([NewTopic("t39-secured", 1)])
     async with AsyncProducer(bootstrap_servers=kafka.bootstrap) as producer:
@@ -265,7 +265,7 @@ async def test_a_watcher_reads_where_the_brokers_want_tls_and_a_password(
 def test_a_position_committed_in_the_former_topic_hides_nothing_of_the_new_one(
     kafka: LastZooKeeperKafkaBroker, tmp_path: Path
 ) -> None:
-    """Its query has not noticed that the topic was deleted and recreated; the next run finds the commit."""
+    """The query has not noticed that the topic was deleted and recreated; the next run finds the commit."""
     for folder in (tmp_path / str(number) for number in range(20)):
         cluster = Cluster(kafka.bootstrap)
         topic = cluster.written(10, partitions=1)
@@ -277,7 +277,7 @@ def test_a_position_committed_in_the_former_topic_hides_nothing_of_the_new_one(
         first.stop()
         with Admin(bootstrap_servers=kafka.bootstrap) as admin:
             found = admin.list_consumer_group_offsets(cluster.group)
-        if found:  # else it looked at its topics while there was none, and had noticed
+        if found:  # otherwise it would have checked its topics while there was none, and noticed
             break
     assert found[TopicPartition(topic, 0)].offset == 10
     again = Query(cluster, topic, folder, failOnDataLoss="false")

@@ -1,5 +1,5 @@
-"""`--metrics-port` of processes that coordinate groups through ZooKeeper: what they count, and that they say when it is
-away."""
+"""`--metrics-port` of processes that coordinate groups through ZooKeeper: what they count, and that they report when it
+is down."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SESSION = ("-o", "zookeeper.session.timeout.ms=4000")
 
 @contextmanager
 def running(*words: str) -> Iterator[str]:
-    """A process of muster; where its pages are."""
+    """A process of muster; returns the address of its pages."""
     command = [sys.executable, "-m", "muster", *words, "--port", "0", "--metrics-port", "0", *SESSION]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
@@ -59,7 +59,7 @@ def wait_for(url: str, wanted: tuple[int, str]) -> None:
 
 
 def begin_kafka(client: KazooClient) -> None:
-    """As Kafka does when it starts for the first time."""
+    """Like Kafka when it starts for the first time."""
     for path in "/brokers/ids", "/brokers/topics", "/cluster", "/config/topics", "/admin/delete_topics":
         client.ensure_path(path)
     client.create("/cluster/id", json.dumps({"version": "1", "id": "J28i5pjmSkGnk1t5tzXkjw"}).encode())

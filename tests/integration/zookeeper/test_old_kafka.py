@@ -47,7 +47,7 @@ def owners(znode: KazooClient, group: str, topic: str) -> dict[int, str]:
         return {}
     found = {}
     for name in znode.get_children(path):
-        with contextlib.suppress(NoNodeError):  # a member may give its claim up at any time
+        with contextlib.suppress(NoNodeError):  # a member may give up its claim at any time
             found[int(name)] = znode.get(f"{path}/{name}")[0].decode()
     return found
 
@@ -68,7 +68,7 @@ SHARES = {
 
 @pytest.mark.parametrize("strategy", SHARES)
 async def test_a_group_with_kafkas_own_consumer(old_kafka: OldKafkaBroker, znode: KazooClient, strategy: str) -> None:
-    """Both sides agree on the owners, nothing is lost, and each goes on where the other one was."""
+    """Both sides agree on the owners, nothing is lost, and each continues where the other one stopped."""
     group, topic = f"g-{strategy}", f"t8-{strategy}"
     await asyncio.to_thread(old_kafka.create_topic, topic, PARTITIONS)
     found: list[str] = []
@@ -121,7 +121,8 @@ async def test_a_group_with_kafkas_own_consumer(old_kafka: OldKafkaBroker, znode
             async with asyncio.timeout(PATIENCE_S):
                 while len(first.assignment()) + len(second.assignment()) < PARTITIONS:
                     await asyncio.sleep(0.1)
-            # What Kafka's member committed when it left is where ours goes on: what it had read does not come again.
+            # Our member continues at the offset that Kafka's member committed when it left: records that it had read do
+            # not come again.
             assert set(java.values).isdisjoint(found)
             await asyncio.to_thread(old_kafka.produce, topic, range(200, 260))
             await until_seen(260)

@@ -38,7 +38,7 @@ def kafka(
 
 @pytest.fixture
 def topic(kafka: LastZooKeeperKafkaBroker) -> str:
-    """A topic with what producers of both kinds wrote in every compression."""
+    """A topic with records that producers of both kinds wrote with every compression."""
     name = f"t-{uuid.uuid4().hex[:8]}"
     with Admin(bootstrap_servers=kafka.bootstrap) as admin:
         admin.create_topics([NewTopic(name, PARTITIONS)])

@@ -44,7 +44,7 @@ def coordinator_of(cluster: Cluster, group: str) -> int:
 def under_newer_epochs(
     cluster: Cluster, asked: int, partitions: list[int], wanted: tuple[int, int], after: States
 ) -> States:
-    """Wait until partitions have this error and leader, under newer epochs; what is told then."""
+    """Wait until partitions have this error and leader, with newer epochs; returns what is reported then."""
 
     def found() -> States | None:
         told = cluster.leaders("mixed", asked)
@@ -57,10 +57,10 @@ def under_newer_epochs(
 def test_all_go_on_when_a_broker_is_killed_and_comes_back(
     cluster: Cluster, java: str, kcat: str, tmp_path: Path
 ) -> None:
-    """One member of each kind, each with three partitions in a row, one of each broker. One broker is killed under
+    """One member of each kind, each with three consecutive partitions, one on each broker. One broker is killed under
     load, and comes back, then the group's coordinator. Every record is stored once, and handled.
 
-    A member whose position is of an older epoch has it validated by the new leader before it reads on."""
+    A member whose position has an older epoch lets the new leader validate it before it continues."""
     partitions = 3 * len(CLIENTS)
     seen_by = outsiders.Cluster(cluster.bootstrap)
     seen_by.create(["mixed"], partitions)
@@ -68,7 +68,7 @@ def test_all_go_on_when_a_broker_is_killed_and_comes_back(
     members: list[Member] = []
 
     def handled(numbers: range, but: list[int]) -> None:
-        """Wait until all numbers are handled, but for those of some partitions."""
+        """Wait until all numbers are handled, except those in some partitions."""
 
         def missing() -> list[int]:
             for member in members:
@@ -86,7 +86,7 @@ def test_all_go_on_when_a_broker_is_killed_and_comes_back(
         feed = held.enter_context(Feed(cluster.bootstrap, ["mixed"], partitions, settings))
         seen_by.shared_by("mixed", members, partitions)
         for victim in (coordinator % 3 + 1, coordinator):
-            # Every member has read from every broker: it knows under which epochs.
+            # Every member has read from every broker: it knows the epochs.
             handled(range(feed.count + partitions), [])
             other = victim % 3 + 1
             before = cluster.leaders("mixed", other)
@@ -94,7 +94,7 @@ def test_all_go_on_when_a_broker_is_killed_and_comes_back(
             assert len(mine) == len(CLIENTS)
             cluster.brokers[victim].kill()
             away = under_newer_epochs(cluster, other, mine, (ErrorCode.LEADER_NOT_AVAILABLE, -1), before)
-            if victim != coordinator:  # without which members wait in their commits
+            if victim != coordinator:  # without the coordinator, members wait in their commits
                 handled(range(feed.count, feed.count + partitions), mine)
             cluster.brokers[victim].start()
             under_newer_epochs(cluster, other, mine, (0, victim), away)

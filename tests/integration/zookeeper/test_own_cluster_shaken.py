@@ -1,7 +1,7 @@
 """muster's own cluster of brokers under load while its brokers and ZooKeeper are killed, stopped and frozen.
 
-`make test` carries out one short schedule that is fixed; `make soak SCHEDULES=20 ARGS="-k own_cluster_shaken"` draws so
-many of a minute or more. Run one again with `MUSTER_FIRST_SEED=17 make soak SCHEDULES=1 ARGS="-k own_cluster_shaken"`.
+`make test` runs a short fixed schedule; `make soak SCHEDULES=20 ARGS="-k own_cluster_shaken"` draws that many of a
+minute or more. Run one again with `MUSTER_FIRST_SEED=17 make soak SCHEDULES=1 ARGS="-k own_cluster_shaken"`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SHORT = Schedule(
 
 
 def world_of(schedule: Schedule[Away]) -> World:
-    """The short schedule's is the usual one."""
+    """For the short schedule, the default world."""
     return World() if schedule is SHORT else world(schedule.seed)
 
 
@@ -66,7 +66,7 @@ def cluster(zookeepers: Ensemble, schedule: Schedule[Away], tmp_path: Path) -> I
 def test_brokers_and_zookeeper_shaken_lose_and_repeat_and_disorder_nothing(
     cluster, zookeepers, schedule, record_property
 ):
-    """acks=all, idempotence, groups of both faces and readers of ranges; what is on a broker waits until it is back."""
+    """acks=all, idempotence, groups of both faces and readers of ranges; records on a broker wait until it is back."""
     topic = f"t-{uuid.uuid4().hex[:8]}"
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         new = NewTopic(topic, schedule.partitions, configs={"retention.ms": "-1"})

@@ -1,4 +1,4 @@
-"""`muster serve --zookeeper`: three brokers in processes of their own, on a real ZooKeeper."""
+"""`muster serve --zookeeper`: three brokers in separate processes, on a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -52,12 +52,13 @@ def test_nothing_acknowledged_is_lost_whatever_is_killed(own_zookeeper: ZooKeepe
         load.more()
         commits.more()
 
-        # The controller is killed: another one is elected, which takes its partitions from it and gives them back.
+        # The controller is killed: another one is elected, which makes its partitions leaderless and later gives them
+        # back.
         former = cluster.controller(1)
         other = former % 3 + 1
         cluster.brokers[former].kill()
         eventually(lambda: cluster.controller(other) not in (former, -1))
-        # While it is away, a topic is deleted whose records it has.
+        # While it is down, a topic of which it has records is deleted.
         with Admin(bootstrap_servers=cluster.brokers[other].bootstrap) as admin:
             admin.delete_topics(["doomed"])
             admin.create_topics([NewTopic("doomed", PARTITIONS)])
@@ -68,7 +69,7 @@ def test_nothing_acknowledged_is_lost_whatever_is_killed(own_zookeeper: ZooKeepe
         load.more()
         commits.more()
 
-        # ZooKeeper is killed: data is served on, and groups when it is back, before sessions have ended and after.
+        # ZooKeeper is killed: data is still served, and groups once it is back, before and after sessions have expired.
         for away_s in (0.5, 4):
             own_zookeeper.kill()
             time.sleep(away_s)
@@ -88,7 +89,7 @@ def test_nothing_acknowledged_is_lost_whatever_is_killed(own_zookeeper: ZooKeepe
 def test_records_and_groups_on_three_brokers(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         admin.create_topics([NewTopic("t", PARTITIONS)])
-    # A broker reads its slots of the groups first, and says so meanwhile.
+    # A broker first reads its slots of the groups, and reports that meanwhile.
     asked = m.ListGroupsRequest()
     eventually(lambda: all(cluster.ask(n, asked, 4) == m.ListGroupsResponse() for n in cluster.brokers))
     eventually(lambda: all_led(cluster, "t", PARTITIONS))
@@ -113,13 +114,13 @@ def test_records_and_groups_on_three_brokers(cluster: Cluster, capsys: pytest.Ca
         committed = consumer.committed([TopicPartition("t", number) for number in range(PARTITIONS)])
         assert [found.offset for found in committed.values() if found] == [10] * PARTITIONS
 
-    # A broker is killed: its partitions have no leader, the others go on; it comes back under a newer epoch.
+    # A broker is killed: its partitions have no leader, the others continue; it comes back with a newer epoch.
     before = cluster.leaders("t", 1)
     mine = [number for number, (_, leader, _) in before.items() if leader == 3]
     cluster.brokers[3].kill()
     none = ErrorCode.LEADER_NOT_AVAILABLE
     eventually(lambda: all(cluster.leaders("t", 1)[n] == (none, -1, before[n][2] + 1) for n in mine))
-    # How far its partitions go is not known, and is not waited for.
+    # The ends of its partitions are not known, and are not waited for.
     asked_for = ["groups", "describe", "g", "--json", "--bootstrap", cluster.bootstrap, "--timeout-ms", "100000000"]
     assert command.main(asked_for) == 0
     rows = {row["partition"]: row["log_end_offset"] for row in json.loads(capsys.readouterr().out)["g"]["offsets"]}
@@ -133,7 +134,8 @@ def test_records_and_groups_on_three_brokers(cluster: Cluster, capsys: pytest.Ca
 
 
 def test_a_partition_that_cannot_be_opened_has_no_leader(cluster: Cluster, tmp_path: Path) -> None:
-    """All brokers say so. A producer without keys takes the others; with the log in its place it is led again."""
+    """All brokers report it. A producer without keys uses the others; with its log restored, the partition is led
+    again."""
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         admin.create_topics([NewTopic("t", PARTITIONS)])
     eventually(lambda: all_led(cluster, "t", PARTITIONS))
@@ -172,7 +174,7 @@ def test_a_partition_that_cannot_be_opened_has_no_leader(cluster: Cluster, tmp_p
 
 
 def all_led(cluster: Cluster, topic: str, partitions: int) -> bool:
-    """Whether every broker says so."""
+    """Whether every broker reports it."""
     told = [cluster.leaders(topic, number) for number in cluster.brokers]
     return all(len(found) == partitions and all(code == 0 for code, _, _ in found.values()) for found in told)
 
@@ -208,7 +210,7 @@ def test_a_broker_that_stood_still_comes_back_and_its_id_is_its_own(cluster: Clu
         eventually(lambda: cluster.leaders("auto", 1)[mine] == (5, -1, 1))
     finally:
         os.kill(cluster.brokers[2].pid, signal.SIGCONT)
-    # Until it hears of it, the broker that stood still tells what was.
+    # Until it learns of the change, the suspended broker reports the old state.
     back = {**before, mine: (0, 2, 2)}
     eventually(lambda: all(cluster.leaders("auto", number) == back for number in cluster.brokers))
     twin = BrokerProcess(tmp_path / "twin", {**cluster.settings, "node.id": 2})

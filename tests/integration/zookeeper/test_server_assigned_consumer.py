@@ -1,4 +1,4 @@
-"""The consumers of scheme 2 on a real broker with a draft listener: reading, committing, coming and going."""
+"""The consumers of scheme 2 on a real broker with a draft listener: reading, committing, joining and leaving."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def consumer(broker: Broker, group: str = "assigned", **settings: Any) -> AsyncS
 
 
 async def read(source: AsyncServerAssignedConsumer, count: int) -> list[int]:
-    """The numbers of so many records, as they come."""
+    """The numbers of this many records, as they arrive."""
     found: list[int] = []
     deadline = monotonic_ms() + PATIENCE_MS
     while len(found) < count:
@@ -75,7 +75,7 @@ async def read(source: AsyncServerAssignedConsumer, count: int) -> list[int]:
 
 
 async def until_shared_out(*sources: AsyncServerAssignedConsumer, partitions: int = 4) -> None:
-    """Wait until these consumers have all partitions among them, each an equal part."""
+    """Wait until these consumers share all partitions, each an equal part."""
     async with asyncio.timeout(PATIENCE_MS / 1000):
         while True:
             shares = [source.assignment() for source in sources]
@@ -201,7 +201,7 @@ async def test_records_come_from_a_real_kafka_and_offsets_go_to_the_coordinator(
 async def test_records_come_from_a_kafka_that_wants_tls_and_a_password(
     tmp_path: Path, secure_kafka: SecureKafka
 ) -> None:
-    """The coordinator, which knows neither, is spoken to without."""
+    """The coordinator, which supports neither, is contacted without them."""
     topic = f"read-secured-beside-drafts-{uuid.uuid4().hex[:8]}"
     async with cluster(tmp_path / "data") as broker:
         for bootstrap in broker.bootstrap, secure_kafka.address("PLAINTEXT"):
@@ -240,7 +240,7 @@ async def test_an_auto_commit_does_not_go_back_behind_a_commit_of_the_caller(tmp
         one.subscribe([TOPIC])
         assert await read(one, 10) == list(range(10))
         await one.commit({partition: 7})
-        async with consumer(broker) as two:  # the rebalance commits what is handled: up to there
+        async with consumer(broker) as two:  # the rebalance commits what is handled: up to that offset
             two.subscribe([TOPIC])
             before = one.group_metadata().generation_id
             async with asyncio.timeout(PATIENCE_MS / 1000):

@@ -1,4 +1,4 @@
-"""ZooKeeperSession against a real ZooKeeper: what it answers, what it tells, and how it ends."""
+"""ZooKeeperSession against a real ZooKeeper: its answers, its events, and how it ends."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PATIENCE_S = 120
 
 
 class Told:
-    """What a session told, to be waited for."""
+    """The events of a session, which a test can wait for."""
 
     def __init__(self, session: ZooKeeperSession) -> None:
         self.events: list[zk.Watched | zk.SessionEvent] = []
@@ -48,7 +48,7 @@ class Told:
                 await self._news.wait()
 
     async def event(self, event: zk.Watched | zk.SessionEvent, since: int = 0) -> int:
-        """Wait for it; its place."""
+        """Wait for the event; returns its index."""
         await self.until(lambda events: event in events[since:])
         return self.events.index(event, since)
 
@@ -207,7 +207,7 @@ async def test_a_frozen_server_is_doubted_before_anyone_says_so_and_what_was_ask
         await session.ask(zk.Exists("/mine", watch=True))
         first, frozen = session.session_id, len(told.events)
         own_zookeeper.freeze()
-        # More and more requests: kazoo alone would never find out.
+        # More and more requests: kazoo alone would never notice.
         unanswered = asyncio.create_task(keep_asking(session))
         doubted = await told.event(zk.SessionEvent.DOUBTED, frozen)
         assert not session.is_live
@@ -259,7 +259,7 @@ async def test_a_server_killed_and_started_again_on_its_data_keeps_the_session(o
 async def test_a_session_that_an_older_zookeeper_refuses_is_followed_by_a_new_one(
     own_zookeeper: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its data folder was put back: it refuses for ever what has seen more than it has."""
+    """Its data folder was restored: it permanently refuses clients that have seen newer data."""
     monkeypatch.setattr(link, "REFUSED_S", 0.2)
     data, backup = own_zookeeper.folder / "data", own_zookeeper.folder / "backup"
     own_zookeeper.kill()
@@ -285,7 +285,7 @@ async def test_an_ephemeral_znode_created_as_the_connection_was_lost_is_found_to
     async with opened(own_zookeeper.address) as (session, told):
         for attempt in range(5):
             own_zookeeper.freeze()
-            # It reads the request before it sees that the connection is over, if it reads it at all.
+            # It reads the request, if at all, before it notices that the connection is closed.
             creating = asyncio.create_task(session.run(zk.create_ephemeral(f"/mine-{attempt}", None)))
             await asyncio.sleep(0.01)
             assert session._current is not None
@@ -293,7 +293,7 @@ async def test_an_ephemeral_znode_created_as_the_connection_was_lost_is_found_to
             await told.until(lambda events, n=attempt: events.count(zk.SessionEvent.SUSPENDED) > n)  # type: ignore[misc]
             own_zookeeper.thaw()
             async with asyncio.timeout(PATIENCE_S):
-                await creating  # at once, if it was answered before the server stood still
+                await creating  # at once, if it was answered before the server was suspended
                 await session.ask(zk.Reconnected())
         async with opened(own_zookeeper.address) as (other, _):
             for attempt in range(5):
@@ -359,7 +359,7 @@ async def test_a_plan_that_waits_for_a_connection_learns_of_the_end(own_zookeepe
                 await session.ask(zk.Reconnected())
             except (
                 zk.SessionExpiredError
-            ):  # on a slow machine a session may end that was made while the server was frozen
+            ):  # on a slow machine a session that was created while the server was frozen may expire
                 connected += 1
             else:
                 break
@@ -396,7 +396,7 @@ async def test_a_process_that_stood_still_learns_that_its_session_has_ended(own_
             assert await asyncio.to_thread(process.stdout.readline) == "created\n"
             if await session.ask(
                 zk.Exists("/frozen", watch=True)
-            ):  # else the machine was too slow for it to live so long
+            ):  # otherwise the machine was too slow for it to live that long
                 process.send_signal(signal.SIGSTOP)
                 await told.event(zk.Watched(zk.ZnodeChange.DELETED, "/frozen"))
             process.send_signal(signal.SIGCONT)
@@ -404,7 +404,7 @@ async def test_a_process_that_stood_still_learns_that_its_session_has_ended(own_
         finally:
             process.kill()
             process.wait()
-        # Its own clock may be first, or ZooKeeper; it may have been slow enough before to be in doubt, too.
+        # Its own clock may come first, or ZooKeeper; it may already have been in doubt if it was slow.
         told_it = [name for name in names.split() if name != "DOUBTED"]
         assert told_it[-3:] == ["SUSPENDED", "EXPIRED", "CONNECTED"]
 
@@ -427,7 +427,7 @@ async def test_closing_ends_the_session_at_once_with_what_is_under_way_and_leave
         await seen.event(zk.Watched(zk.ZnodeChange.DELETED, "/mine"))
         with pytest.raises(ClosedError):
             await session.ask(zk.Exists("/"))
-        # And while ZooKeeper is silent.
+        # And while ZooKeeper does not answer.
         session = ZooKeeperSession(own_zookeeper.address, timeout_ms=LONG_MS)
         await session.start(PATIENCE_S * 1000)
         own_zookeeper.freeze()
@@ -446,7 +446,7 @@ def no_thread_left(before: set[threading.Thread]) -> None:
 async def test_closing_what_is_ending_already_waits_for_that_alone(
     zookeeper: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loop of a blocking consumer that is stopped ends the session first, and then closes it."""
+    """The loop of a blocking consumer that is stopped first ends the session, and then closes."""
     monkeypatch.setattr(session_module, "CLOSE_S", 10 * PATIENCE_S)
     for over in (False, True):
         session = ZooKeeperSession(zookeeper.address)

@@ -1,4 +1,4 @@
-"""A ZooKeeperSession that is not closed, and one that is copied by a fork: processes of their own."""
+"""A ZooKeeperSession that is not closed, and one that is copied by a fork: in separate processes."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Cluster:
             return client.ask(request, version)
 
     def coordinator(self, asked: int) -> int:
-        """The coordinator of the group, as a broker says; -1 while there is none."""
+        """The coordinator of the group, as a broker reports it; -1 if there is none."""
         answer = self.ask(asked, m.FindCoordinatorRequest(key_type=0, coordinator_keys=[THIRD]), 4)
         found: int = answer.coordinators[0].node_id
         assert (found == -1) is (answer.coordinators[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -73,7 +73,7 @@ class Cluster:
         return {each.partition_index: each.committed_offset for t in group.topics for each in t.partitions}
 
     def members(self, asked: int) -> dict[str, bytes] | None:
-        """The members of the group and their shares, None unless it is stable."""
+        """The members of the group and their assignments, None unless it is stable."""
         [group] = self.ask(asked, m.DescribeGroupsRequest([THIRD]), 5).groups
         if group.error_code or group.group_state != "Stable":
             return None
@@ -100,7 +100,7 @@ def cluster(request: pytest.FixtureRequest, zookeeper: ZooKeeperServer, tmp_path
 
 
 class Member(threading.Thread):
-    """A member in a thread of its own: notes what it reads and how often it is assigned partitions, and commits."""
+    """A member in its own thread: records what it reads and how often it gets partitions, and commits."""
 
     SESSION_MS = 90_000
     HEARTBEAT_MS = 300
@@ -173,7 +173,7 @@ class OfConfluent(Member):
 
 
 class Group:
-    """Three members, by two clients, and all that was produced for them."""
+    """Three members, with two clients, and everything that was produced for them."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -204,7 +204,7 @@ class Group:
 
 
 def generation(znodes: KazooClient) -> int:
-    """As ZooKeeper has it."""
+    """The generation stored in ZooKeeper."""
     path = f"/muster/groups/{SLOT}/{THIRD}"
     found = read_znode(path, znodes.get(path)[0])
     assert isinstance(found, dict), found
@@ -228,7 +228,7 @@ def test_a_stable_group_survives_its_coordinators(cluster: Cluster, znodes: Kazo
         def is_as_before() -> None:
             assert (generation(znodes), str(group.assignments())) == (number, assignments)
 
-        # Killed: when its session has ended another broker goes on with its groups.
+        # Killed: when its session has expired, another broker continues with its groups.
         cluster.brokers[3].kill()
         second = eventually(lambda: next((each for each in [cluster.coordinator(1)] if each not in (3, -1)), None))
         assert eventually(lambda: cluster.members(second)) == shares
@@ -243,7 +243,7 @@ def test_a_stable_group_survives_its_coordinators(cluster: Cluster, znodes: Kazo
         group.goes_on(3)
         is_as_before()
 
-        # It stands still for longer than its session lives. A commit waits at its door.
+        # It is suspended for longer than its session lives. A commit waits in its socket.
         assert cluster.ask(3, commit_request(7), 8).topics[0].partitions[0].error_code == 0
         with RawClient(cluster.brokers[3].bootstrap) as waiting:
             assert waiting.ask(commit_request(8), 8).topics[0].partitions[0].error_code == 0

@@ -1,4 +1,4 @@
-"""Split brain (Z6) with real processes: what a member does that was frozen for longer than its session lasts."""
+"""Split brain (Z6) with real processes: what a member does that was frozen for longer than its session timeout."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Member:
             self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=log)
 
     def lines(self) -> list[Line]:
-        """What it has handed out so far."""
+        """The records that it has handed out."""
         whole, _, _ = self._output.read_text().rpartition("\n")
         return [Line(*map(int, line.split())) for line in whole.splitlines()]
 
@@ -53,13 +53,13 @@ class Member:
         os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
 
     def thaw(self) -> None:
-        """Let it go on."""
+        """Resume it."""
         self.process.send_signal(signal.SIGCONT)
 
 
 @contextlib.contextmanager
 def member(folder: Path, cluster: Cluster, name: str, topic: str, pause_ms: int) -> Iterator[Member]:
-    """One that takes its time with each record."""
+    """A member that takes its time with each record."""
     found = Member(folder, cluster, name, topic, pause_ms)
     try:
         yield found
@@ -69,7 +69,8 @@ def member(folder: Path, cluster: Cluster, name: str, topic: str, pause_ms: int)
 
 
 async def frozen_with_records_in_hand(cluster: Cluster, topic: str, member: Member) -> Line:
-    """Freeze it while it owns the partition of the records that it has in hand; the last one that it handed out."""
+    """Freeze it while it owns the partition of the records that it has fetched; returns the last one that it handed
+    out."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             lines = member.lines()
@@ -86,18 +87,18 @@ async def frozen_with_records_in_hand(cluster: Cluster, topic: str, member: Memb
 async def test_a_frozen_member_wakes_up_and_hands_out_what_another_one_has_handed_out(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Nothing fences it: what it has in hand it hands out, and no record is lost."""
+    """Nothing fences it: it hands out the records that it has fetched, and no record is lost."""
     topic = f"split-{os.getpid()}"
     await cluster.create(topic, PARTITIONS, records=RECORDS)
     with member(tmp_path, cluster, "a", topic, 50) as frozen:
         last = await frozen_with_records_in_hand(cluster, topic, frozen)
         before = len(frozen.lines())
         with member(tmp_path, cluster, "b", topic, 0) as other:
-            # ZooKeeper ends the session, and the other one takes over all that the frozen one had.
+            # ZooKeeper ends the session, and the other one takes over everything that the frozen one had.
             everything = dict.fromkeys(range(PARTITIONS), f"{GROUP}_b-0")
             await until(lambda: cluster.owners(GROUP, topic) == everything)
-            # Two owners at one moment: ZooKeeper says that the other one is it, and that one has handed out the record
-            # which the frozen one, alive and unaware, has in hand.
+            # Two owners at one moment: according to ZooKeeper it is the other one, which has handed out the record that
+            # the frozen one, alive and unaware, has fetched.
             await until(lambda: (last.partition, last.offset + 1) in places(other))
             assert frozen.process.poll() is None
             taken_over = places(other)
@@ -106,7 +107,7 @@ async def test_a_frozen_member_wakes_up_and_hands_out_what_another_one_has_hande
             woken = {line[:2] for line in frozen.lines()[before:]}
             assert (last.partition, last.offset + 1) in woken
             again = taken_over & woken
-            # It joins again, and in the end each record has been handed out, some of them twice.
+            # It joins again, and at the end each record has been handed out, some of them twice.
             await until(lambda: set(cluster.owners(GROUP, topic).values()) == {f"{GROUP}_a-0", f"{GROUP}_b-0"})
             await cluster.produce(topic, PARTITIONS, range(RECORDS, RECORDS + 40))
             wanted = {(number % PARTITIONS, number // PARTITIONS) for number in range(RECORDS + 40)}

@@ -1,5 +1,5 @@
-"""Transactions in a cluster of three brokers, with other people's producers: whole wherever their parts are, also when
-coordinators and leaders are killed and frozen under them."""
+"""Transactions in a cluster of three brokers, with others' producers: complete wherever their parts are, also if
+coordinators and leaders are killed and frozen meanwhile."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_transaction_is_over_brokers_and_groups(running: Callable[..., Cluster
 
 
 def led(cluster: Cluster, topic: str, asked: int) -> int:
-    """How many partitions have a leader, as a broker tells."""
+    """How many partitions have a leader, according to a broker."""
     return sum(not error for error, _, _ in cluster.leaders(topic, asked).values())
 
 
@@ -133,7 +133,7 @@ def test_coordinators_and_leaders_that_die_or_freeze_leave_transactions_whole(
             else:
                 assert broker.pid
                 os.kill(broker.pid, signal.SIGSTOP)
-                time.sleep(4)  # twice its session
+                time.sleep(4)  # twice its session timeout
                 os.kill(broker.pid, signal.SIGCONT)
             transactions.more()
     transactions.stop()

@@ -76,7 +76,8 @@ async def test_the_group_shares_partitions_and_goes_on_where_it_was(cluster: Clu
             }
             await cluster.produce("shared", 6, range(60, 120))
             await until(lambda: {int(record.value or b"") for record in [*before, *found]} == set(range(120)))
-            # What the first one had read before it released a part of it, the second one does not read again.
+            # Records that the first one had read before it released some of the partitions are not read again by the
+            # second one.
             assert not {record.value for record in before} & {record.value for record in found}
         await first.close()
         async with polling(second):
@@ -165,7 +166,7 @@ async def test_a_member_that_learns_of_its_end_reads_nothing_until_it_has_claime
 
 
 async def test_a_broker_that_comes_back_at_another_address_is_found(cluster: Cluster) -> None:
-    """No member watches brokers, and without a rebalance nothing else would tell of it."""
+    """No member watches brokers, and without a rebalance nothing else would report it."""
     await cluster.create("moved", 1, records=3)
     right = await asyncio.to_thread(lambda: cluster.zookeeper.get("/brokers/ids/0")[0])
     (port,) = free_ports(1)
@@ -190,7 +191,7 @@ async def test_commits_by_itself_do_not_go_back_behind_those_of_the_caller(clust
         await consumer.commit({TopicPartition("midway", 0): 4})
         assert consumer._member is not None
         rebalances = consumer._member.rebalances
-        await asyncio.to_thread(cluster.announce, "midway", 1)  # which makes a rebalance, and commits
+        await asyncio.to_thread(cluster.announce, "midway", 1)  # which causes a rebalance, and commits
         await until(lambda: consumer._member is not None and consumer._member.rebalances > rebalances)
         await until(lambda: consumer.state is WatcherState.STABLE)
         assert cluster.offset("midway-g", "midway", 0) == 4

@@ -25,7 +25,7 @@ MANY = 6_000
 
 @pytest.fixture
 async def numbers(cluster: Cluster) -> Cluster:
-    """A cluster with a topic of numbers: the broker's is the same for all tests here, each has a ZooKeeper folder."""
+    """A cluster with a topic of numbers: all tests here share the broker, each has its own ZooKeeper chroot."""
     with suppress(AdminError):  # the tests before have created it
         await cluster.create(PARTITION.topic, 1)
     await cluster.produce(PARTITION.topic, 1, range(MANY))
@@ -40,7 +40,7 @@ def consumer(cluster: Cluster, group: str) -> WatcherConsumer:
         auto_offset_reset="earliest",
         zookeeper_connection_timeout_ms=60_000,
         zookeeper_session_timeout_ms=30_000,
-        # A close that was interrupted may leave the end of its session to a thread, for some milliseconds.
+        # A close that was interrupted may leave the end of its session to a thread for some milliseconds.
         rebalance_backoff_ms=20,
         rebalance_max_retries=2_000,
         max_poll_records=3,
@@ -76,7 +76,7 @@ def read_interrupted(reader: WatcherConsumer, read: Callable[[WatcherConsumer], 
         except KeyboardInterrupt:
             found = read(reader)
             if not interrupt.possible and found[0] > len(seen):
-                seen += range(len(seen), found[0])  # one call's, and the caller was about to get it
+                seen += range(len(seen), found[0])  # of one call: the caller was about to get them
             seen += found
         assert seen == list(range(len(seen))), interrupt.where
         if not interrupt.happened:
@@ -98,7 +98,7 @@ CALLS: dict[str, Callable[[WatcherConsumer], Any]] = {
 
 
 async def test_every_other_call(numbers: Cluster) -> None:
-    """After each interrupt the same call does what it does, and the consumer can be closed."""
+    """After each interrupt, repeating the call works, and the consumer can be closed."""
 
     def call_all() -> None:
         reader = consumer(numbers, "calling")
@@ -106,7 +106,7 @@ async def test_every_other_call(numbers: Cluster) -> None:
         for name, call in CALLS.items():
             number, happened = -2, True
             while happened:
-                number += 3  # they share most of their way, so that one or another stops at each place
+                number += 3  # their code paths overlap, so that one or another stops at each place
                 interrupt = InterruptAt(number, blocking_reader, blocking, loop)
                 with suppress(KeyboardInterrupt):
                     interrupt.run(partial(call, reader))
@@ -122,7 +122,7 @@ async def test_every_other_call(numbers: Cluster) -> None:
 
 @pytest.mark.parametrize("which", ["the first call", "close"])
 async def test_the_first_call_and_the_last(numbers: Cluster, which: str) -> None:
-    """A session is begun or ended meanwhile: none is left behind."""
+    """A session is begun or ended meanwhile: none is left open."""
 
     def interrupted(number: int) -> InterruptAt:
         reader = consumer(numbers, f"ends-{which.replace(' ', '-')}")
@@ -142,6 +142,6 @@ async def test_the_first_call_and_the_last(numbers: Cluster, which: str) -> None
 
     number = 1
     while (await asyncio.to_thread(interrupted, number)).happened:
-        number += 11  # each has a session of its own, which takes some time
+        number += 11  # each has its own session, which takes some time
     ids = f"/consumers/ends-{which.replace(' ', '-')}/ids"
     await until(lambda: numbers.zookeeper.get_children(ids) == [])  # a thread may be ending the last session

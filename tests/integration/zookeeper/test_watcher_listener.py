@@ -1,4 +1,5 @@
-"""The listener of a `WatcherConsumer`, and what else it has of the other consumers, on a real ZooKeeper."""
+"""The listener of a `WatcherConsumer`, and other features that it shares with the other consumers, on a real
+ZooKeeper."""
 
 from __future__ import annotations
 
@@ -24,12 +25,12 @@ _numbers = itertools.count()
 
 @pytest.fixture
 def topic() -> str:
-    """A topic of the test's own: all share one broker."""
+    """A topic that only this test uses: all share one broker."""
     return f"heard-{os.getpid()}-{next(_numbers)}"
 
 
 class Notes(RebalanceListener):
-    """Notes what it is told, and what the group's znodes said in that moment."""
+    """Records its calls, and the contents of the group's znodes at that moment."""
 
     def __init__(self, cluster: Cluster, topic: str, consumer: AsyncWatcherConsumer) -> None:
         self.told: list[tuple[str, list[TopicPartition]]] = []
@@ -97,7 +98,7 @@ async def test_a_listener_may_commit_what_goes_and_seek_in_what_comes(cluster: C
             assert consumer._reader is not None
             while not consumer._reader._core.has_records:
                 await asyncio.sleep(0.01)
-            await asyncio.sleep(0.05)  # a poll that is not held back would return them now
+            await asyncio.sleep(0.05)  # a poll that is not delayed would return them now
             consumer.seek(p0, 2 if not committed else 8)
 
     async with cluster.consumer(GROUP, enable_auto_commit=False) as consumer:
@@ -105,7 +106,7 @@ async def test_a_listener_may_commit_what_goes_and_seek_in_what_comes(cluster: C
         assert [record.offset for record in await collect(consumer, 8)] == list(range(2, 10))
         await asyncio.to_thread(cluster.announce, topic, 1)
         await until(lambda: cluster.offset(GROUP, topic, 0) == 7)
-        # What was handed out last is not handled: nothing says that the caller is through with it.
+        # The records handed out last are not handled: nothing says that the caller has finished with them.
         assert [record.offset for record in await collect(consumer, 2)] == [8, 9]
     assert committed[0] == 2
     assert cluster.offset(GROUP, topic, 0) == 7
@@ -280,7 +281,7 @@ async def test_pause_resume_seek_and_tables(cluster: Cluster, topic: str) -> Non
                 for partition, table in (await consumer.poll_arrow(columns=["offset", "value"])).items():
                     rows += [(partition, *row.values()) for row in table.to_pylist()]
         assert rows == [(p0, offset, str(2 * offset).encode()) for offset in range(2, 5)]
-        # As with every consumer a rebalance ends it.
+        # As with every consumer, a rebalance ends it.
         consumer.pause([p0])
         await asyncio.to_thread(cluster.announce, topic, 2)
         async with polling(consumer):

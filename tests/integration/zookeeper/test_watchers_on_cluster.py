@@ -1,4 +1,4 @@
-"""Consumers that watch ZooKeeper read from a cluster of muster's own, while a broker is killed and comes back."""
+"""Consumers that watch ZooKeeper read from muster's own cluster, while a broker is killed and comes back."""
 
 from __future__ import annotations
 
@@ -82,6 +82,6 @@ async def test_a_broker_that_goes_and_comes_back_costs_no_record_and_a_rebalance
 
 
 def describe(cluster: Cluster, folder: Path) -> list[str]:
-    """What Kafka 0.8.2.2's own tool reads of a topic in our znodes."""
+    """What Kafka 0.8.2.2's own tool reads about a topic in our znodes."""
     tool = ("kafka.admin.TopicCommand", "--zookeeper", cluster.address, "--describe", "--topic", "t")
     return old_kafka.run_class(folder, *tool).strip().splitlines()
