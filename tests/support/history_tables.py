@@ -1,4 +1,4 @@
-"""The tables of the history as rows: what a job has written, and the same made at once by what nothing interrupts."""
+"""The tables of the history as rows: what a job has written, and the same made in one run without interruptions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.history_schedules import ROWS, Tables
 
 
 def at_once(bootstrap: str, limits: Limits) -> Tables:
-    """What the small engine makes of the topic."""
+    """The small engine's result for the topic."""
     config, remarks = ReaderConfig(bootstrap_servers=(bootstrap,)), ReaderWarnings()
     now_ms = wall_clock_ms()
     with Admin(bootstrap_servers=bootstrap) as admin:
@@ -39,7 +39,7 @@ def at_once(bootstrap: str, limits: Limits) -> Tables:
 
 
 def of_frames(found: Any) -> Tables:
-    """What Spark's tables have."""
+    """The contents of Spark's tables."""
     rows: dict[str, Any] = {
         name: tuple(from_table(KINDS[name], getattr(found, name).toArrow())) for name in (*ROWS, "lag")
     }
@@ -50,7 +50,7 @@ def of_frames(found: Any) -> Tables:
 
 
 def in_folder(out: Path) -> Tables:
-    """What a job has written, without Spark: its files are plain Parquet. The lag is that of the last look."""
+    """What a job has written, read without Spark: its files are plain Parquet. The lag is that of the last sample."""
     rows: dict[str, Any] = {name: (*final_rows(out, name), *_rows(name, out / "open" / name)) for name in ROWS}
     looks = looks_in(out)
     return Tables(**rows, counts=counts_in(out), lag=looks[max(looks)] if looks else ())
@@ -102,6 +102,6 @@ def _rows(name: str, folder: Path) -> Iterator[Any]:
 
 
 def _tables(folder: Path) -> Iterator[pa.Table]:
-    """The files that are whole: those that Spark has begun, and not put in their place, are in `_temporary`."""
+    """The complete files: those that Spark has begun, but not moved to their place, are in `_temporary`."""
     for path in sorted(folder.glob("*.parquet")):
         yield pq.read_table(path, partitioning=None)

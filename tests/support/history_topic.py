@@ -1,4 +1,4 @@
-"""`__consumer_offsets` as a test wants it: recorded histories, written as only Kafka's own tools may."""
+"""`__consumer_offsets` for tests: recorded histories, written as only Kafka's own tools may."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BATCH = 2_000
 
 
 class Written(NamedTuple):
-    """A record, and the log partition in which it stands."""
+    """A record, and its log partition."""
 
     partition: int
     timestamp_ms: int
@@ -42,7 +42,7 @@ def names() -> list[str]:
 
 
 def recorded(names: Iterable[str], partitions: int) -> list[Written]:
-    """Recorded scenarios side by side in one topic, each group in its partition, by time."""
+    """Recorded scenarios merged into one topic, each group in its partition, by time."""
     found = []
     for name in names:
         kept = json.loads(gzip.decompress((CORPUS / f"{name}.json.gz").read_bytes()))
@@ -54,8 +54,8 @@ def recorded(names: Iterable[str], partitions: int) -> list[Written]:
 
 
 def told(names: Iterable[str], partitions: int = 1) -> list[Written]:
-    """What the brokers of recorded scenarios wrote to `__group_events` about the groups of `recorded`, spread over its
-    partitions as by brokers that coordinated the groups in turn."""
+    """The records that the brokers of recorded scenarios wrote to `__group_events` about the groups of `recorded`,
+    spread over its partitions as if brokers had coordinated the groups in turn."""
     found: list[Written] = []
     for name in names:
         kept = json.loads(gzip.decompress((CORPUS / f"{name}.json.gz").read_bytes()))
@@ -66,7 +66,7 @@ def told(names: Iterable[str], partitions: int = 1) -> list[Written]:
 
 
 def raw(records: Sequence[Written], first: int = 0) -> pa.Table:
-    """Records of one log partition as they are read."""
+    """Records of one log partition in the form in which they are read."""
     rows = [
         {
             "partition": record.partition,
@@ -82,7 +82,7 @@ def raw(records: Sequence[Written], first: int = 0) -> pa.Table:
 
 
 class Source:
-    """Records of log partitions as a source of the history, so many rows at a time."""
+    """Records of log partitions as a source of the history, this many rows at a time."""
 
     def __init__(self, parts: dict[int, list[Written]], rows: int = 1000) -> None:
         self._parts, self._rows = parts, rows
@@ -93,7 +93,7 @@ class Source:
 
 
 def create(bootstrap: str, partitions: int, topic: str = GROUP_METADATA_TOPIC) -> None:
-    """One of the brokers' own topics, with so many partitions."""
+    """Create one of the brokers' own topics with this many partitions."""
     mark = EVENTS_TOPIC_SETTINGS if topic == GROUP_EVENTS_TOPIC else {}
     settings = [m.CreatableTopicConfig(name, value) for name, value in mark.items()]
     with RawClient(bootstrap) as client:
@@ -102,14 +102,14 @@ def create(bootstrap: str, partitions: int, topic: str = GROUP_METADATA_TOPIC) -
 
 
 def delete(bootstrap: str) -> None:
-    """The topic, with all that is in it."""
+    """The topic, with all of these records."""
     with RawClient(bootstrap) as client:
         request = m.DeleteTopicsRequest([m.DeleteTopicState(GROUP_METADATA_TOPIC)], [], 10_000)
         assert client.ask(request, 6).responses[0].error_code in (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 def write(bootstrap: str, records: Sequence[Written], name: str = GROUP_METADATA_TOPIC) -> None:
-    """Write records behind those that are there. `__admin_client` is the name by which Kafka's tools may."""
+    """Append records. `__admin_client` is the client id with which Kafka's tools are allowed to."""
     with RawClient(bootstrap) as client:
         for partition in sorted({record.partition for record in records}):
             mine = [record for record in records if record.partition == partition]

@@ -1,4 +1,5 @@
-"""A log of `__consumer_offsets` as no broker writes it: recorded histories with damage, the same for the same seed."""
+"""A log of `__consumer_offsets` that no broker would write: recorded histories with damage, the same for the same
+seed."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ _WIDTHS = {"h": 2, "i": 4, "q": 8}
 
 
 def damaged_bytes(chance: random.Random, data: bytes | None) -> bytes | None:
-    """Bytes that were cut, flipped, put in or taken out, or whose numbers are others."""
+    """Bytes that were cut, flipped, inserted or removed, or whose numbers were changed."""
     if data is None:
         return chance.choice([None, b""])
     found = bytearray(data)
@@ -38,7 +39,7 @@ def damaged_bytes(chance: random.Random, data: bytes | None) -> bytes | None:
 
 
 def damaged(seed: int) -> dict[int, list[Written]]:
-    """By log partition: some recorded histories, of which some records are damaged, swapped or said twice."""
+    """By log partition: some recorded histories, in which some records are damaged, swapped or duplicated."""
     chance = random.Random(seed)
     records = recorded(chance.sample(names(), chance.choice([1, 1, 2])), chance.choice([1, 2]))[:600]
     for _ in range(chance.choice([1, 3, 10, len(records) // 3])):

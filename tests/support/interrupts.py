@@ -18,7 +18,7 @@ OURS = muster.__path__[0]
 
 
 class InterruptAt:
-    """Runs a function, and raises KeyboardInterrupt in front of the n-th instruction within some modules.
+    """Runs a function, and raises KeyboardInterrupt before the n-th instruction within some modules.
 
     The interpreter itself looks for signals only behind calls of functions in C, at the beginning of those in Python,
     and at jumps backwards. `possible` says whether it would have looked here. Elsewhere an interrupt may cost what the
@@ -36,7 +36,7 @@ class InterruptAt:
 
     @property
     def happened(self) -> bool:
-        """Whether there was an n-th instruction."""
+        """Whether an n-th instruction was reached."""
         return self.count >= self.number
 
     def run(self, function: Callable[[], T]) -> T:
@@ -55,7 +55,7 @@ class InterruptAt:
 
     def _on_call(self, frame: FrameType, event: str, argument: object) -> Any:
         if frame.f_back is not None:
-            self._before.pop(frame.f_back, None)  # the call there was of Python: nobody looks when it returns
+            self._before.pop(frame.f_back, None)  # the call there was of Python: no signal is checked when it returns
         if frame.f_code.co_filename not in self._files:
             return None
         frame.f_trace_lines, frame.f_trace_opcodes = False, True
@@ -83,10 +83,10 @@ class InterruptAt:
 
 
 def interrupted(at: int, action: Callable[[], object]) -> bool:
-    """Run an action, raising KeyboardInterrupt at the line of muster's with this number; whether it got there.
+    """Run an action, raising KeyboardInterrupt at muster's line with this number; returns whether it got there.
 
-    At the end of a `with` block Python tells of its first line again, outside of what the block protects. No signal is
-    looked for there, so that no interrupt belongs there.
+    At the end of a `with` block Python reports its first line again, outside of what the block protects. No signal is
+    checked there, so no interrupt must be raised there.
     """
     lines = itertools.count()
     begun: set[tuple[FrameType, int]] = set()
@@ -116,7 +116,7 @@ def interrupted(at: int, action: Callable[[], object]) -> bool:
 
 
 def in_finalizer(frame: FrameType | None) -> bool:
-    """Whether the collector runs, perhaps for another producer: out of a finalizer Python lets no interrupt come."""
+    """Whether a finalizer is running, perhaps for another producer: Python suppresses interrupts in finalizers."""
     while frame is not None:
         if frame.f_code.co_name == "__del__":
             return True

@@ -1,6 +1,6 @@
 """Record batches that Apache Kafka 4.2's own Java classes wrote (MemoryRecords.withRecords and its kin), as hex.
 
-All hold the four records of `RECORDS` but `control`, an end-of-transaction marker, and `magic1`, one old message.
+All contain the four records of `RECORDS` except `control`, an end-of-transaction marker, and `magic1`, one old message.
 """
 
 RECORDS = [

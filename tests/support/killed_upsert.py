@@ -1,7 +1,7 @@
 """A query that writes a topic's numbers into PostgreSQL, in a process that may be killed at the end of a batch.
 
-killed_upsert.py BOOTSTRAP TOPIC CHECKPOINT ADDRESS: reads batches of ten, and dies by SIGKILL when its first batch is
-in the database, before Spark can note it.
+killed_upsert.py BOOTSTRAP TOPIC CHECKPOINT ADDRESS: reads batches of ten, and kills itself with SIGKILL when its first
+batch is in the database, before Spark can record it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TABLE = "numbers"
 
 
 class Killed(psycopg.Connection[Any]):
-    """The process ends when a transaction with rows of the table is committed."""
+    """Kills the process when a transaction with rows of the table is committed."""
 
     def commit(self) -> None:
         found = self.execute(f"select count(*) from {TABLE}").fetchone()
@@ -34,7 +34,7 @@ class Killed(psycopg.Connection[Any]):
 
 
 def write_numbers(spark: Any, bootstrap: str, topic: str, checkpoint: Path, connect: Callable[[], Any]) -> Stream:
-    """Start the query, which ends when it has read what is there."""
+    """Start the query, which ends when it has read the existing records."""
     options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
     frame = spark.readStream.format("muster").options(mode="assign", maxOffsetsPerTrigger="10", **options).load()
     writer = frame.select("partition", "offset").writeStream.foreachBatch(into_database(connect, TABLE))

@@ -1,4 +1,4 @@
-"""How long a test may take before its run is ended, with the stacks of all threads: minutes for a quick test.
+"""How long a test may take before its run is ended, with the stacks of all threads: a few minutes for a quick test.
 
 The limit of all others is in pyproject.toml. `make soak` has none.
 """
@@ -17,7 +17,7 @@ _UNITS = Path(__file__).resolve().parents[1] / "unit"
 
 
 def limit_quick_tests(items: Iterable[pytest.Item]) -> None:
-    """Give those tests in tests/unit a limit that say nothing of their time."""
+    """Give a limit to those tests in tests/unit that have no marker about their time."""
     for item in items:
         if item.path.is_relative_to(_UNITS) and not any(map(item.get_closest_marker, ("slow", "soak", "timeout"))):
             item.add_marker(pytest.mark.timeout(QUICK_S))

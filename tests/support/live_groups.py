@@ -1,8 +1,8 @@
-"""Groups that live while a test goes on: members join, leave, crash, commit, subscribe to something else, fall behind.
+"""Groups that live during a test: members join, leave, crash, commit, subscribe to something else, fall behind.
 
 All are muster's own consumers, as tasks of one event loop in a thread of its own, and cost next to nothing. A crash is
-a connection that is cut without a farewell: the session expires. A group of KIP-848, which muster's clients do not
-speak, is librdkafka's, and its members only come and go.
+a connection that is cut without leaving: the session expires. A group of KIP-848, which muster's clients do not speak,
+is librdkafka's, and its members only come and go.
 
 What a group does follows from a seed, and when it does, from how fast the machine is.
 """
@@ -49,7 +49,7 @@ class _Member:
             try:
                 if await self.consumer.poll(200):
                     await self.consumer.commit(timeout_ms=2_000)
-            except MusterError:  # a rebalance came in between, or the broker is away
+            except MusterError:  # a rebalance happened meanwhile, or the broker is down
                 await asyncio.sleep(0.1)
 
     async def _end(self) -> None:
@@ -58,13 +58,13 @@ class _Member:
             await self.task
 
     async def leave(self) -> None:
-        """In good order."""
+        """Leave normally."""
         await self._end()
         with contextlib.suppress(MusterError):
             await self.consumer.close(timeout_ms=_CLOSE_MS)
 
     async def crash(self) -> None:
-        """No farewell."""
+        """Stop without leaving."""
         await self._end()
         await self.consumer._loop.close()
         self.consumer._closed = True
@@ -79,7 +79,7 @@ class _Group:
         self._members: dict[int, _Member] = {}
 
     async def live(self, stopping: asyncio.Event) -> None:
-        """Until it is told to stop; nobody is a member then."""
+        """Runs until it is stopped; after that it has no members."""
         if self.way == "returning":
             await self._live_for(LIFE_S, stopping)
             await self._leave_all()
@@ -101,7 +101,7 @@ class _Group:
                 await asyncio.wait_for(stopping.wait(), self._random.uniform(0.5, 2.5))
 
     async def _act(self) -> None:
-        """One thing, such as a member of this group may do now."""
+        """One random action that is possible for this group now."""
         there = sorted(self._members)
         free = [slot for slot in range(MOST_MEMBERS) if slot not in self._members]
         acts: list[Callable[[], Awaitable[None]]] = []
@@ -152,7 +152,7 @@ class _Group:
             self._members[slot].consumer.subscribe(self._some_topics())
 
     async def _vanish(self) -> None:
-        """All leave, and perhaps the group is deleted; the next to join begin anew."""
+        """All leave, and perhaps the group is deleted; the next members start from the beginning."""
         await self._leave_all()
         if self._random.random() < 0.5:
             await self._delete()
@@ -175,7 +175,7 @@ class _Next:
         self._members: list[tuple[threading.Event, asyncio.Task[None]]] = []
 
     async def live(self, stopping: asyncio.Event) -> None:
-        """Until it is told to stop; nobody is a member then."""
+        """Runs until it is stopped; after that it has no members."""
         while not stopping.is_set():
             if len(self._members) < 2 or (len(self._members) < MOST_MEMBERS and self._random.random() < 0.5):
                 left = threading.Event()
@@ -213,10 +213,11 @@ class _Next:
 
 
 class LiveGroups(threading.Thread):
-    """Groups on a cluster, and a producer for them. At the end all members leave, and it waits until that is known."""
+    """Groups on a cluster, and a producer for them. At the end all members leave, and it waits until the coordinator
+    knows."""
 
     def __init__(self, bootstrap: str, topics: dict[str, int], groups: dict[str, str], seed: int) -> None:
-        """`topics`: how many partitions each has; `groups`: the way of each."""
+        """`topics`: how many partitions each has; `groups`: the kind of each."""
         super().__init__(name="live-groups", daemon=True)
         self.bootstrap, self.topics, self.groups = bootstrap, topics, groups
         self.admin: AsyncAdmin
@@ -226,7 +227,7 @@ class LiveGroups(threading.Thread):
         self._failed: BaseException | None = None
 
     def consumer(self, group: str, **settings: Any) -> AsyncConsumer:
-        """A consumer in a hurry."""
+        """A consumer with short timeouts."""
         return AsyncConsumer(
             bootstrap_servers=self.bootstrap,
             group_id=group,
@@ -264,7 +265,7 @@ class LiveGroups(threading.Thread):
             await self._wait_until_empty()
 
     async def _produce(self) -> None:
-        """Some twenty records a second."""
+        """About twenty records a second."""
         random = Random(self._seed)
         async with AsyncProducer(bootstrap_servers=self.bootstrap, linger_ms=5) as producer:
             while not self._stopping.is_set():
@@ -274,7 +275,7 @@ class LiveGroups(threading.Thread):
                 await asyncio.sleep(0.05)
 
     async def _wait_until_empty(self) -> None:
-        """Members that have crashed are in their groups until their sessions have expired."""
+        """Crashed members stay in their groups until their sessions have expired."""
         async with asyncio.timeout(_PATIENCE_S):
             while not await self._are_empty():
                 await asyncio.sleep(0.3)
@@ -287,7 +288,7 @@ class LiveGroups(threading.Thread):
         return all(isinstance(said, KafkaError) or said.state in _GONE for said in found.values())
 
     def end(self) -> None:
-        """Have all members leave, and wait until their groups are empty.
+        """Make all members leave, and wait until their groups are empty.
 
         Raises:
             AssertionError: something went wrong with the groups themselves.

@@ -15,25 +15,25 @@ _held: list[LogStore | PartitionLog] = []
 
 
 def held(log: L) -> L:
-    """Have a log or a store end with the test (tests/unit/log/conftest.py)."""
+    """Make a log or a store end with the test (tests/unit/log/conftest.py)."""
     _held.append(log)
     return log
 
 
 def end_held() -> None:
-    """End all of them as a kill would."""
+    """End all of them as if killed."""
     while _held:
         log = _held.pop()
         log.abandon() if isinstance(log, PartitionLog) else log.close(clean=False)
 
 
 def batch(*records: tuple[bytes | None, bytes | None], timestamp: int = NOW, **options) -> bytearray:
-    """One batch of (key, value) records, all of one time."""
+    """One batch of (key, value) records, all with the same time."""
     return build_batch([(timestamp, key, value, []) for key, value in records], **options)
 
 
 def read_headers(log: PartitionLog, offset: int | None = None, max_bytes: int = 300) -> list[BatchHeader]:
-    """All batches from `offset` (the start) on, checked, read in small pieces."""
+    """All batches from `offset` (default: the start) on, checked, read in small pieces."""
     offset = log.log_start_offset if offset is None else offset
     found = []
     while offset < log.high_watermark:
@@ -49,7 +49,7 @@ def read_headers(log: PartitionLog, offset: int | None = None, max_bytes: int = 
 
 
 def read_all(log: PartitionLog, offset: int | None = None, max_bytes: int = 300) -> list[Row]:
-    """(offset, key, value) of all records from `offset` (the start) on."""
+    """(offset, key, value) of all records from `offset` (default: the start) on."""
     offset = log.log_start_offset if offset is None else offset
     start = offset
     found: list[Row] = []

@@ -1,6 +1,6 @@
-"""Record batches that lie about themselves, and what they are sent to: for comparing what brokers say of them.
+"""Record batches that lie about themselves, and the topics to which they are sent: for comparing brokers' answers.
 
-Each is a batch whose CRC holds (unless the CRC is the lie), so that a broker has to look behind it.
+Each is a batch whose CRC holds (unless the CRC is the lie), so a broker has to inspect its contents.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def batch(
     producer: tuple[int, int, int] = (-1, -1, -1),
     crc: int | None = None,
 ) -> bytes:
-    """A batch whose header says what it is told to say."""
+    """A batch whose header has these values."""
     if codec in Compression.__members__.values() and codec:
         records = compress(Compression(codec), records)
     data = bytearray(HEADER) + records
@@ -93,7 +93,7 @@ def batch(
 
 
 def raw_codec(records: bytes, codec: int, count: int = 1) -> bytes:
-    """Bytes that claim to be of a codec and are left as they are."""
+    """Uncompressed bytes in a batch that claims a codec."""
     data = bytearray(batch(records, count))
     pack_into(">h", data, 21, codec)
     pack_into(">I", data, 17, crc32c(bytes(data[21:])))
@@ -264,7 +264,7 @@ LIES: dict[str, bytes] = {**_headers_of_batches(), **_times(), **_records(), **_
 
 
 def told(answer: m.PartitionProduceResponse) -> list[object]:
-    """What a broker says of a batch, without what changes from run to run: offsets and times."""
+    """A broker's answer to a batch, without the values that differ from run to run: offsets and times."""
     errors = [[error.batch_index, _without_times(error.batch_index_error_message)] for error in answer.record_errors]
     return [
         answer.error_code,
@@ -291,8 +291,9 @@ def produce(client: RawClient, topic: str, batch: bytes) -> list[object]:
 
 
 def ask_all(client: RawClient, prefix: str = "") -> dict[str, dict[str, list[object]]]:
-    """What a broker says of all the lies, to topics that it does not have yet. `prefix` is cut from what it says."""
-    kept = {"retention.ms": "-1"}  # else the log may begin later from one answer to the next: the records are old
+    """A broker's answers to all the lies, with topics that do not exist yet. `prefix` is cut from the answers."""
+    # Otherwise the log may begin later from one answer to the next, because the records are old.
+    kept = {"retention.ms": "-1"}
     topics = [
         m.CreatableTopic(
             prefix + name, 1, 1, [], [m.CreatableTopicConfig(key, value) for key, value in (settings | kept).items()]
@@ -304,7 +305,7 @@ def ask_all(client: RawClient, prefix: str = "") -> dict[str, dict[str, list[obj
     found: dict[str, dict[str, list[object]]] = {}
     for topic in TOPICS:
         while produce(client, prefix + topic, batch(record(), first_time=-1, max_time=-1))[0]:
-            pass  # a new topic's leader is being made known
+            pass  # a new topic's leader is being announced
         found[topic] = {name: produce(client, prefix + topic, lie) for name, lie in LIES.items()}
     answers: dict[str, dict[str, list[object]]] = json.loads(
         json.dumps(found).replace(prefix, "") if prefix else json.dumps(found)

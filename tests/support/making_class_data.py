@@ -1,4 +1,4 @@
-"""Makes the class data that JVMs of tests share (class_data.py), where it is missing: `make test` runs this file."""
+"""Makes the class data that JVMs of tests share (class_data.py), if it is missing: `make test` runs this file."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _NOT_TO_BE_MADE = (pytest.skip.Exception, pytest.fail.Exception, subprocess.Subp
 
 
 def _make(data: Path, record: Callable[[Path, Path], None]) -> None:
-    """Have it recorded by one process; of those of other Javas and jars a few stay."""
+    """Let one process record it; the data of a few other Javas and jars is kept."""
     with peers.locked(data.with_suffix(".lock")):
         if data.exists():
             return
@@ -62,7 +62,7 @@ def _make(data: Path, record: Callable[[Path, Path], None]) -> None:
 
 
 def _record_kafka(data: Path, folder: Path) -> None:
-    """A broker and its clients say which classes they load; a JVM of its own writes these down."""
+    """A broker and its clients list the classes that they load; a separate JVM writes these to the archive."""
     lists = (folder / f"classes-{number}" for number in range(len(_CLIENTS) + 1))
     told = [next(lists)]
     with peers.KafkaBroker(folder / "kafka", java_options=[f"-XX:DumpLoadedClassList={told[0]}"]) as broker:
@@ -79,7 +79,7 @@ def _record_kafka(data: Path, folder: Path) -> None:
 
 
 def _record_spark(data: Path, folder: Path) -> None:
-    """A session writes down what it has loaded when it ends."""
+    """A session records what it has loaded when it ends."""
     options = shlex.join([*class_data.SMALL, f"-XX:ArchiveClassesAtExit={data}", class_data.QUIETLY])
     _run([sys.executable, "-c", _SPARK, str(folder)], {**os.environ, "SPARK_SUBMIT_OPTS": options})
 
@@ -90,7 +90,7 @@ def _lines(files: Iterable[Path]) -> Iterator[str]:
 
 
 def _run(command: list[str], environment: dict[str, str] | None = None) -> None:
-    """Run it to its end; when that is too long in coming, nothing that it has started stays."""
+    """Run it to its end; if that takes too long, everything that it has started is killed."""
     with subprocess.Popen(
         command,
         env=environment,
@@ -109,7 +109,7 @@ def _run(command: list[str], environment: dict[str, str] | None = None) -> None:
 
 
 def main() -> None:
-    """Make what is not there yet."""
+    """Make what does not exist yet."""
     for name, find, record in (
         ("Kafka's programs", peers.kafka_class_data, _record_kafka),
         ("Spark", peers.spark_class_data, _record_spark),

@@ -1,4 +1,4 @@
-"""A partition's log in memory: what the coordinator needs of one, with a high watermark and failures at hand."""
+"""A partition's log in memory: the part that the coordinator needs, with a high watermark and failures on request."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +25,7 @@ class Appended:
 
 
 class MemoryLog:
-    """`held` keeps the high watermark back, as a log does whose fsync is still to come."""
+    """`held` keeps the high watermark back, like a log that is not synced yet."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[int, bytes]] = []
@@ -58,7 +58,7 @@ class MemoryLog:
         return Appended(self.log_end_offset - 1)
 
     def read(self, offset: int, max_bytes: int) -> Read:
-        """One batch at a time: readers must go on from `next_offset`."""
+        """One batch at a time: readers must continue from `next_offset`."""
         for at, (base, data) in enumerate(self.batches):
             end = self.batches[at + 1][0] if at + 1 < len(self.batches) else self.log_end_offset
             if base <= offset < end:

@@ -24,7 +24,7 @@ _BOUNDS = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}
 def message(name: str, version: int, *, modest: bool = False) -> st.SearchStrategy[Any]:
     """A message as it may be sent in a version: fields that the version lacks have their defaults.
 
-    `modest` keeps numbers where other libraries can represent them as error codes, dates and spans of time.
+    `modest` keeps numbers within the ranges that other libraries can represent as error codes, dates and durations.
     """
     modules = (messages, admin_messages, draft_messages, group_messages, sasl_messages, transaction_messages)
     module = next(module for module in modules if hasattr(module, name))

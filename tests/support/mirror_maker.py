@@ -1,4 +1,4 @@
-"""Apache Kafka's MirrorMaker 2 between clusters, in a process of its own, with intervals short enough for a test."""
+"""Apache Kafka's MirrorMaker 2 between clusters, in a separate process, with intervals short enough for a test."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ EVERY_FLOW = {
 """One replica, everything each second, and a sync of offsets for each record, so that translated offsets are exact."""
 
 EVERY_WORKER = {
-    # Ten syncs of offsets are under way at most. The last one of a partition may have to wait for this: a minute else.
+    # At most ten syncs of offsets are in flight. The last one of a partition may have to wait for this flush: otherwise
+    # a minute.
     "offset.flush.interval.ms": "500",
-    # Else each looks through every class of Kafka's jars.
+    # Otherwise each worker scans every class of Kafka's jars.
     "plugin.discovery": "service_load",
 }
 """A worker is what runs a flow. MirrorMaker passes these on with the name of the flow's target before them only."""
@@ -54,7 +55,7 @@ class MirrorMaker:
         more: Mapping[str, str] | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        # Without that it starts a worker for these too, to write heartbeats.
+        # Otherwise it starts a worker for these too, to write heartbeats.
         idle = set(itertools.permutations(clusters, 2)) - set(flows)
         settings = {
             "clusters": ",".join(clusters),
@@ -72,7 +73,7 @@ class MirrorMaker:
         self._log = folder / "mm2.log"
 
     def log(self) -> str:
-        """What it has said so far."""
+        """Its output."""
         return self._log.read_text(errors="replace")
 
     def __enter__(self) -> MirrorMaker:
@@ -87,5 +88,5 @@ class MirrorMaker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.kill()  # in good order it takes some seconds
+        self._process.kill()  # an orderly stop takes some seconds
         self._process.wait()

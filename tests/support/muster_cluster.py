@@ -1,4 +1,4 @@
-"""A cluster of muster's brokers on a real ZooKeeper, each in a process of its own; load on it, and what it stores."""
+"""A cluster of muster's brokers on a real ZooKeeper, each in its own process; load on it, and what it stores."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ live would end meanwhile, and these would change. A broker that is killed is mis
 
 
 def eventually(what: Callable[[], Any]) -> Any:
-    """The first answer that is true."""
+    """The first result that is true."""
     deadline = time.monotonic() + PATIENCE_S
     while not (found := what()):
         assert time.monotonic() < deadline, "it never came"
@@ -36,8 +36,8 @@ def eventually(what: Callable[[], Any]) -> Any:
 
 
 class Cluster:
-    """Three brokers; `running` starts and ends them. With `gated`, clients reach each by a relay in `gates`, which can
-    lose what it answers."""
+    """Three brokers; `running` starts and ends them. With `gated`, clients reach each through a relay in `gates`, which
+    can lose its answers."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Cluster]:
-        """All are there, and know each other."""
+        """All brokers run, and know each other."""
         with contextlib.ExitStack() as held:
             for gate in self.gates.values():
                 held.enter_context(gate)
@@ -89,12 +89,12 @@ class Cluster:
             yield self
 
     def ask(self, number: int, request: Any, version: int) -> Any:
-        """What one broker answers."""
+        """The answer of one broker."""
         with RawClient(self.brokers[number].bootstrap) as client:
             return client.ask(request, version)
 
     def leaders(self, topic: str, asked: int) -> dict[int, tuple[int, int, int]]:
-        """Error, leader and epoch of each partition, as one broker tells them."""
+        """Error, leader and epoch of each partition, as one broker reports them."""
         answer = self.ask(asked, m.MetadataRequest([m.MetadataRequestTopic(name=topic)], False), 9)
         return {
             part.partition_index: (part.error_code, part.leader_id, part.leader_epoch)
@@ -102,11 +102,11 @@ class Cluster:
         }
 
     def nodes(self, asked: int) -> list[int]:
-        """The brokers, as one of them tells them."""
+        """The brokers, as one of them reports them."""
         return sorted(node.node_id for node in self.ask(asked, m.MetadataRequest([]), 9).brokers)
 
     def controller(self, asked: int) -> int:
-        """The controller, as one broker tells it."""
+        """The controller, as one broker reports it."""
         found: int = self.ask(asked, m.MetadataRequest([]), 9).controller_id
         return found
 
@@ -144,12 +144,12 @@ class Load(threading.Thread):
             self.failures.append(future.exception())
 
     def more(self) -> None:
-        """Wait until every partition takes records."""
+        """Wait until every partition accepts records."""
         before = len(self.acknowledged)
         eventually(lambda: {partition for partition, _ in self.acknowledged[before:]} == set(range(PARTITIONS)))
 
     def stop(self) -> None:
-        """End; everything that was sent is acknowledged."""
+        """Stop; everything that was sent must be acknowledged."""
         self._ending.set()
         self.join(PATIENCE_S * 2)
         assert not self.is_alive()
@@ -163,8 +163,8 @@ TRY_AGAIN = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, Err
 class Commits(threading.Thread):
     """Commits ever greater offsets, for groups in several slots, until it is stopped; knows which were acknowledged.
 
-    A commit may be refused, if the client is told to try again. What a coordinator tells is never less than what was
-    acknowledged before.
+    A commit may be refused with a retriable error. The offset that a coordinator returns is never lower than one that
+    was acknowledged before.
     """
 
     def __init__(self, cluster: Cluster, topic: str) -> None:
@@ -187,7 +187,7 @@ class Commits(threading.Thread):
             self.failures.append(error)
 
     def _commit(self, group_id: str) -> None:
-        self._look(group_id)  # another coordinator may have the group since
+        self._look(group_id)  # another coordinator may have taken the group since
         self._sent[group_id] += 1
         offset = self._sent[group_id]
         topic = m.OffsetCommitRequestTopic(self._topic, partitions=[m.OffsetCommitRequestPartition(0, offset)])
@@ -205,7 +205,7 @@ class Commits(threading.Thread):
         assert told is None or not offset or told >= offset, f"{group_id}: {told} is told, {offset} was acknowledged"
 
     def _ask(self, group_id: str, request: Any) -> Any:
-        """What the group's coordinator answers, None while there is none."""
+        """The answer of the group's coordinator, None if there is none."""
         for number in self._cluster.brokers:
             with contextlib.suppress(OSError, EOFError):
                 find = m.FindCoordinatorRequest(key_type=0, coordinator_keys=[group_id])
@@ -214,19 +214,19 @@ class Commits(threading.Thread):
         return None
 
     def told(self, group_id: str) -> int | None:
-        """The offset that the group's coordinator tells, None if it cannot."""
+        """The offset that the group's coordinator returns, None if it cannot."""
         answer = self._ask(group_id, m.OffsetFetchRequest(groups=[m.OffsetFetchRequestGroup(group_id, topics=None)]))
         if answer is None or answer.groups[0].error_code:
             return None
         return next((int(each.committed_offset) for t in answer.groups[0].topics for each in t.partitions), -1)
 
     def more(self) -> None:
-        """Wait until commits of every group are taken."""
+        """Wait until commits of every group are accepted."""
         before = dict(self.acknowledged)
         eventually(lambda: self.failures or all(self.acknowledged[name] > before[name] for name in GROUPS))
 
     def stop(self) -> None:
-        """End; what was acknowledged is there, or what was sent after it."""
+        """Stop; the last acknowledged offset must be there, or one that was sent after it."""
         self._ending.set()
         self.join(PATIENCE_S * 2)
         assert not self.is_alive()

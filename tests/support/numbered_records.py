@@ -29,18 +29,18 @@ class World:
                 producer.send(self.topic, b"%d" % number, partition=number % partitions)
 
     def committed(self) -> list[int]:
-        """The committed offset of each partition, 0 where there is none."""
+        """The committed offset of each partition, 0 if there is none."""
         found = self.admin.list_consumer_group_offsets(self.group)
         return [getattr(found.get(place), "offset", 0) for place in self.places]
 
     def members(self) -> int:
-        """How many members the group has."""
+        """The number of the group's members."""
         found: Any = self.admin.describe_consumer_groups([self.group])[self.group]
         return len(found.members)
 
 
 def first(consumer: Consumer, **how: Any) -> list[ConsumerRecord]:
-    """The first poll that brings records."""
+    """The first poll that returns records."""
     while not (batches := consumer.poll(1_000, **how)):
         pass
     return [record for batch in batches.values() for record in batch]

@@ -46,7 +46,7 @@ def command(folder: Path, cls: str, *arguments: str, level: str = "WARN", versio
 
 
 def run_class(folder: Path, cls: str, *arguments: str, text: str = "", version: str = VERSION) -> str:
-    """Run one of its tools; what it printed."""
+    """Run one of its tools; returns what it printed."""
     line = command(folder, cls, *arguments, version=version)
     done = subprocess.run(line, input=text, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -68,7 +68,7 @@ class OldKafkaBroker:
 
     @property
     def log(self) -> str:
-        """What it has logged so far."""
+        """Its log."""
         path = self.folder / "kafka.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
@@ -136,12 +136,12 @@ class OldKafkaBroker:
         return run_class(self.folder, cls, *arguments, text=text, version=self.version)
 
     def create_topic(self, topic: str, partitions: int) -> None:
-        """Have Kafka's own tool create a topic."""
+        """Create a topic with Kafka's own tool."""
         where = ["--zookeeper", self.zookeeper, "--create", "--topic", topic]
         self.run_class("kafka.admin.TopicCommand", *where, "--partitions", str(partitions), "--replication-factor", "1")
 
     def produce(self, topic: str, values: Sequence[object]) -> None:
-        """Have Kafka's own producer write, to all partitions: without keys it stays with one for ten minutes."""
+        """Write with Kafka's own producer, to all partitions: without keys it would stay with one for ten minutes."""
         arguments = ["--broker-list", self.bootstrap, "--topic", topic]
         arguments += ["--property", "parse.key=true", "--property", "key.separator=:"]
         text = "".join(f"{value}:{value}\n" for value in values)
@@ -149,7 +149,7 @@ class OldKafkaBroker:
 
     @contextlib.contextmanager
     def consumer(self, topic: str, **settings: object) -> Iterator[OldKafkaConsumer]:
-        """Kafka's own consumer in a process; at the end it is asked to leave (SIGTERM)."""
+        """Kafka's own consumer in a process; at the end it is told to leave (SIGTERM)."""
         configuration = self.folder / f"consumer-{settings['consumer.id']}.properties"
         configuration.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         where = ["--zookeeper", self.zookeeper, "--topic", topic, "--from-beginning"]
@@ -194,11 +194,11 @@ class OldKafkaConsumer:
 
     @property
     def values(self) -> list[str]:
-        """What it has printed so far."""
+        """Its output."""
         return self.output.read_text().split()
 
     def leave(self) -> None:
-        """Have it commit and leave the group."""
+        """Make it commit and leave the group."""
         if self.process.poll() is None:
             self.process.terminate()
             try:

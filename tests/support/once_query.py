@@ -1,9 +1,9 @@
 """A query that copies a topic to another with `exactlyOnce`, in a process that is killed.
 
 once_query.py BOOTSTRAP SOURCE TARGET CHECKPOINT ROWS TASKS KILL: reads batches of ROWS rows in TASKS tasks, and ends
-when it has read what is there. With KILL "N:B" its driver, its JVM and its workers die by SIGKILL as soon as the first
-N tasks of batch B have committed: all of them, before Spark can note it, or one, before the next one writes. What would
-come after them waits for the kill, however late that comes. With "never" it ends by itself.
+when it has read the existing records. With KILL "N:B" its driver, its JVM and its workers die by SIGKILL as soon as the
+first N tasks of batch B have committed: all of them, before Spark can record it, or one, before the next one writes.
+The tasks after them wait for the kill, however late that comes. With "never" it runs to its end.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PREFIX = "once"
 
 
 def held_back(number: int, batch: int) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """For mapInArrow: rows pass, but for those of task `number` of a batch and of all that come later."""
+    """For mapInArrow: passes rows, except those of task `number` of a batch and of all later ones."""
 
     def passing(batches: Iterator[Any]) -> Iterator[Any]:
         context = TaskContext.get()

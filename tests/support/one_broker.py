@@ -42,7 +42,7 @@ class OneBroker:
 
     @classmethod
     def fetched(cls, batch_sizes: dict[TopicPartition, list[int]], **config: Any) -> Self:
-        """One whose reader has fetched once."""
+        """A broker whose reader has fetched once."""
         made = cls(batch_sizes, **config)
         made.exchange()
         return made
@@ -99,7 +99,7 @@ class OneBroker:
         return m.PartitionData(partition.partition, 0, end, end, 0, records=b"".join(batches))
 
     def drain(self, max_records: int = 500) -> dict[TopicPartition, list[int]]:
-        """Exchange and collect until nothing is left; the offsets handed out."""
+        """Exchange and collect until nothing is left; returns the offsets handed out."""
         seen: dict[TopicPartition, list[int]] = {p: [] for p in self.logs}
         while any(state.position < self.logs[p][-1][1] for p, state in self.subscription.states()):
             self.exchange()

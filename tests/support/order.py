@@ -1,4 +1,5 @@
-"""The order of a run that workers share: what takes seconds begins, so that none is left when the others have ended."""
+"""The order of a run that workers share: slow tests begin first, so that none still runs when the other workers have
+ended."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import pytest
 def slow_first(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
     """All tests: as many stretches as there are workers, each with slow files first and quick tests behind them.
 
-    `--dist worksteal` gives each worker one stretch, and later, to one that has ended, the end of another's. A file
+    `--dist worksteal` gives each worker one stretch, and later, to one that has finished, the end of another's. A file
     stays together: its tests share fixtures. So do all files with tests in the session of Spark that a worker has.
     Files whose mark has a number of seconds, as `slow(270)`, come before all others, the longest first: one that begins
     late would run on alone when all others have ended.
@@ -35,6 +36,6 @@ def slow_first(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
 
 
 def _seconds(file: Sequence[pytest.Item]) -> float:
-    """What the mark says that a file takes on a busy machine: 1 where it says nothing, 0 without a mark."""
+    """The time that the mark gives for a file on a busy machine: 1 if it gives none, 0 without a mark."""
     marks = [mark for item in file if (mark := item.get_closest_marker("slow"))]
     return max((mark.args[0] if mark.args else 1 for mark in marks), default=0)

@@ -1,7 +1,7 @@
 """Members of groups that are not muster's own clients: each a process, started, told to leave, or killed.
 
 What a member does is the same for all: it reads its group's topic, prints each record as a line of JSON, then commits.
-The owners of partitions are asked of the broker, with confluent-kafka's admin client.
+The broker reports the owners of partitions to confluent-kafka's admin client.
 """
 
 from __future__ import annotations
@@ -119,11 +119,11 @@ class Member:
                     self._said.append(line)
 
     def check_alive(self) -> None:
-        """A member that has ended by itself is a failure, with what it said."""
+        """Raise with its output if the member has ended on its own."""
         assert self.process.poll() is None, f"{self.client} ended by itself:\n{self._errors.read_text()[-2000:]}"
 
     def account(self) -> str:
-        """What it has said, and where its threads are if it runs: for the report of a failure."""
+        """Its output, and where its threads are if it runs: for the message of a failure."""
         if (runs := self.process.poll() is None) and self.client in _SHOWS_ITS_THREADS:
             self.process.send_signal(_SHOWS_ITS_THREADS[self.client])
             time.sleep(1)
@@ -142,7 +142,7 @@ class Member:
         self._end(signal.SIGKILL)
 
     def destroy(self) -> None:
-        """End it however it stands."""
+        """End it in whatever state it is."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
@@ -159,7 +159,7 @@ class Member:
 
 @dataclass
 class Share:
-    """What one member owns, as the broker tells it."""
+    """What one member owns, as the broker reports it."""
 
     member_id: str
     client_id: str
@@ -178,13 +178,13 @@ class Cluster:
         return AdminClient({"bootstrap.servers": self.bootstrap, "socket.timeout.ms": 180_000})
 
     def create(self, topics: Iterable[str], partitions: int) -> None:
-        """Create topics of so many partitions each."""
+        """Create topics with this many partitions each."""
         made = self._admin.create_topics([NewTopic(topic, partitions, 1) for topic in topics])
         for future in made.values():
             future.result(PATIENCE_S)
 
     def group(self, name: str) -> tuple[ConsumerGroupState, list[Share]]:
-        """A group's state and what its members own."""
+        """A group's state and the partitions of its members."""
         told = self._described(name)
         shares = []
         for member in told.members:
@@ -193,8 +193,8 @@ class Cluster:
         return told.state, sorted(shares, key=lambda share: share.partitions)
 
     def _described(self, name: str) -> Any:
-        """What the broker tells. librdkafka at times never ends a request that it was told to make right after a
-        broker came back: then another client makes another one."""
+        """The broker's answer. librdkafka sometimes never completes a request that was made right after a broker came
+        back: then another client makes another one."""
         for _ in range(8):
             try:
                 return self._admin.describe_consumer_groups([name], request_timeout=10)[name].result(PATIENCE_S)
@@ -205,7 +205,7 @@ class Cluster:
         raise AssertionError(f"the group {name} is not described")
 
     def shared_by(self, name: str, members: Iterable[Member], partitions: int) -> list[Share]:
-        """Wait until the group is stable with just these members, and every partition has one owner."""
+        """Wait until the group is stable with exactly these members, and every partition has one owner."""
         members = list(members)
         seen: Any = None
 
@@ -232,7 +232,7 @@ class Cluster:
 
 
 class Feed:
-    """Writes numbers to topics at an even pace, each number of a topic once, from 0 on; round the partitions."""
+    """Writes numbers to topics at a steady pace, each number of a topic once, from 0 on, to the partitions in turn."""
 
     def __init__(
         self, bootstrap: str, topics: Iterable[str], partitions: int, settings: Mapping[str, Any] | None = None
@@ -276,7 +276,7 @@ class Feed:
 
 
 def until(condition: Callable[[], bool], what: Callable[[], str]) -> None:
-    """Wait for something that comes in its own time."""
+    """Wait for a condition that others fulfil."""
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, f"not within {PATIENCE_S:.0f} s: {what()}"

@@ -1,11 +1,11 @@
 """muster's own brokers on ZooKeeper, and ZooKeeper, killed, stopped and frozen under the load of `cluster_chaos`.
 
 The judge is the same as for Apache Kafka's, though a partition is on one broker here: what that broker has acknowledged
-is on its disk, so its writers and readers wait until it is back, and then nothing may be missing, there twice or in
-another order. Groups are in ZooKeeper and do not wait for a broker, unless a run's `World` has them in its logs. What a
-broker answers may be lost after it has written: then its producers say it again, also to a broker that has been started
-since. Beside that load, topics are created, given more partitions and deleted: what was acknowledged of that is so in
-the end, for every broker.
+is on its disk, so its writers and readers wait until it is back, and then nothing may be missing, duplicated or
+reordered. Groups are in ZooKeeper and do not wait for a broker, unless a run's `World` has them in its logs. A broker's
+answer may be lost after it has written: then its producers repeat the request, possibly after the broker's restart.
+Besides that load, topics are created, extended and deleted: every acknowledged change has its effect at the end, for
+every broker.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ LONG_S = 60
 
 @dataclass(frozen=True, slots=True)
 class Away:
-    """Some servers are away for `for_s`; the next ones go `then_s` after they have come back.
+    """Some servers are down for `for_s`; the next ones go down `then_s` after they have come back.
 
-    If they are `mute`, what the brokers among them answer in the moment before is lost with all their connections. All
-    that happens to those that are `cut` is that.
+    If they are `mute`, the answers of the brokers among them in the moment before are lost with all their connections.
+    Nothing else happens to those that are `cut`.
     """
 
     do: str
@@ -59,7 +59,7 @@ class Away:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What is shaken: how many ZooKeepers there are, of which the leader is meant, where groups are, and what
+    """What is shaken: the number of ZooKeepers, whose leader is the target, where groups are stored, and what
     acknowledged means."""
 
     zookeepers: int = 1
@@ -68,7 +68,7 @@ class World:
 
 
 def world(seed: int) -> World:
-    """That of a seed; half of them are as `World()`."""
+    """The world of a seed; half of them are like `World()`."""
     random = Random(f"world {seed}")
     if random.random() < 0.5:
         return World()
@@ -76,14 +76,14 @@ def world(seed: int) -> World:
 
 
 def draw(seed: int) -> Schedule[Away]:
-    """The schedule of a seed, of a minute at least: each of `SERVERS` is away alone at least once, some together."""
+    """The schedule of a seed, at least a minute long: each of `SERVERS` is down alone at least once, some together."""
     random = Random(seed)
     first = [*((server,) for server in SERVERS), random.choice(TOGETHER)]
     random.shuffle(first)
     steps: list[Away] = []
     while len(steps) < len(first) or sum(step.for_s + step.then_s for step in steps) < LONG_S:
         servers = first[len(steps)] if len(steps) < len(first) else random.choice((*first, *TOGETHER))
-        # Sessions with ZooKeeper last two seconds: about half of the steps are over before.
+        # Sessions with ZooKeeper last two seconds: about half of the steps are shorter.
         for_s = random.choice((random.uniform(0.1, 2), random.uniform(2, 9)))
         do = random.choice(AWAY if "zookeeper" in servers else (*AWAY, "cut"))
         mute = do == "cut" or random.random() < 0.5
@@ -99,7 +99,7 @@ def draw(seed: int) -> Schedule[Away]:
 
 
 class Shaken:
-    """Three brokers and their ZooKeepers; `group` is the one of which the coordinator is meant."""
+    """Three brokers and their ZooKeepers; `group` is the one whose coordinator is the target."""
 
     def __init__(self, cluster: Cluster, zookeepers: Sequence[ZooKeeperServer], group: str) -> None:
         self._cluster = cluster
@@ -107,7 +107,7 @@ class Shaken:
         self._group = group
 
     def shake(self, step: Away) -> None:
-        """Do one step."""
+        """Carry out one step."""
         numbers = [self._number(server) for server in step.servers]
         zookeeper = self._leader() if 0 in numbers else self._zookeepers[0]
         gates = [self._cluster.gates[number] for number in numbers if number and step.mute]
@@ -131,7 +131,7 @@ class Shaken:
         return found
 
     def _number(self, server: str) -> int:
-        """Which broker is meant; 0 is ZooKeeper."""
+        """The broker that a name refers to; 0 is ZooKeeper."""
         match server:
             case "zookeeper":
                 return 0
@@ -142,7 +142,7 @@ class Shaken:
         return int(server)
 
     def _coordinator(self) -> int:
-        """As some broker tells it; 0 while none does."""
+        """As some broker reports it; 0 while none does."""
         find = m.FindCoordinatorRequest(key_type=0, coordinator_keys=[self._group])
         for asked in self._cluster.brokers:
             with contextlib.suppress(OSError, EOFError):
@@ -183,7 +183,7 @@ class Shaken:
 
 @dataclass(slots=True)
 class Known:
-    """What is known of a topic: whether it exists, None where a request failed; how many partitions it may have."""
+    """What is known about a topic: whether it exists, None if a request failed; how many partitions it may have."""
 
     exists: bool | None
     partitions: set[int]
@@ -191,14 +191,15 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What is there of topics in the end: by each broker, how many partitions of each have a leader; their folders."""
+    """What exists of topics at the end: for each broker, how many partitions of each topic have a leader; their
+    folders."""
 
     led: Mapping[int, Mapping[str, int]]
     folders: frozenset[str] = field(default=frozenset())
 
 
 def judge_topics(known: Mapping[str, Known], told: Told) -> Iterator[str]:
-    """What is wrong; nothing if all is well."""
+    """What is wrong; nothing if everything is fine."""
     for name, topic in known.items():
         for number, led in told.led.items():
             if topic.exists and led.get(name) not in topic.partitions:
@@ -210,7 +211,7 @@ def judge_topics(known: Mapping[str, Known], told: Told) -> Iterator[str]:
 
 
 class Topics(Worker):
-    """Creates topics, adds partitions to them and deletes them, and notes what was acknowledged."""
+    """Creates topics, adds partitions to them and deletes them, and records what was acknowledged."""
 
     def __init__(self, facts: Facts, cluster: Cluster, seed: int) -> None:
         self.known: dict[str, Known] = {}
@@ -250,7 +251,7 @@ class Topics(Worker):
         topic.exists = False
 
     def wrong(self) -> list[str]:
-        """What is wrong in the end, once every broker has heard of everything; nothing if all is well."""
+        """What is wrong at the end, once every broker has learned of everything; nothing if everything is fine."""
         deadline = time.monotonic() + 30
         while (found := list(judge_topics(self.known, self._told()))) and time.monotonic() < deadline:
             time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""What tests of HTML pages look at: that elements are closed, and the shapes of a chart."""
+"""Checks of HTML pages in tests: that elements are closed, and the shapes of a chart."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ VOID = {"meta", "br"}
 
 
 class Nesting(HTMLParser):
-    """Counts elements and insists that each is closed by its own end tag."""
+    """Counts elements and requires that each is closed by its own end tag."""
 
     def __init__(self) -> None:
         super().__init__()

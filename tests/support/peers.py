@@ -1,9 +1,9 @@
 """Real peers for tests: Apache Kafka from Maven, its own tools, kcat, Java and Chromium, found or fetched here.
 
-A test asks for the fixture of what it needs (tests/conftest.py). Where that is not to be had, the test is skipped with
-what was missing and how to get it, or fails when MUSTER_REQUIRE_ALL=1. Kafka's jars are fetched once, with Maven, into
-MUSTER_PEERS_HOME (default ~/.cache/muster-tests). A run's workers share one broker, which ends with the last of them
-(muster/local/keeper.py); other runs on the machine have their own, on ports of their own.
+A test uses the fixture of the peer that it needs (tests/conftest.py). If that is not available, the test is skipped
+with a message that says what is missing and how to get it, or fails if MUSTER_REQUIRE_ALL=1. Kafka's jars are fetched
+once, with Maven, into MUSTER_PEERS_HOME (default ~/.cache/muster-tests). A run's workers share one broker, which ends
+with the last of them (muster/local/keeper.py); other runs on the machine have their own, on their own ports.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import pytest
 from muster.errors import ConfigError
 from muster.local.jars import fetch
 from muster.local.java import OLDEST_JAVA, installed_java
-from muster.local.ports import free_ports as free_ports  # tests take it from here
+from muster.local.ports import free_ports as free_ports  # tests import it from here
 from muster.local.server import keep, pid_in
 from tests.support import class_data
 from tests.support.kafka_tools import KafkaTools
@@ -54,7 +54,7 @@ CHROMIUMS = (
 
 
 def missing(what: str, how: str) -> NoReturn:
-    """Skip the test that needs `what`, or fail it when everything must be there (MUSTER_REQUIRE_ALL=1)."""
+    """Skip the test that needs `what`, or fail it if everything must be available (MUSTER_REQUIRE_ALL=1)."""
     sentence = f"{what} is not available here: {how}"
     if os.environ.get("MUSTER_REQUIRE_ALL") == "1":
         pytest.fail(f"MUSTER_REQUIRE_ALL=1, but {sentence}", pytrace=False)
@@ -62,7 +62,7 @@ def missing(what: str, how: str) -> NoReturn:
 
 
 def require(what: str, found: T | None, how: str = "install it") -> T:
-    """Return what was found; when it is None, skip loudly or fail (see `missing`)."""
+    """Return what was found; if it is None, skip loudly or fail (see `missing`)."""
     if is_quick():
         pytest.skip(f"{what}: `make quick` does without it")
     return missing(what, how) if found is None else found
@@ -86,7 +86,7 @@ def peers_home() -> Path:
 
 @contextlib.contextmanager
 def locked(path: Path, kind: int = fcntl.LOCK_EX) -> Iterator[None]:
-    """Hold a file's lock, shared or alone."""
+    """Hold a file's lock, shared or exclusive."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as lock:
         fcntl.flock(lock, kind)
@@ -95,7 +95,8 @@ def locked(path: Path, kind: int = fcntl.LOCK_EX) -> Iterator[None]:
 
 @cache
 def fetched_jars(peer: str, version: str, pom: Path | None = None) -> Path:
-    """The folder with a release's jars, which tests/peers/PEER/pom.xml names: fetched by Maven when not there yet."""
+    """The folder with a release's jars, which tests/peers/PEER/pom.xml names: fetched by Maven if it does not exist
+    yet."""
     folder = peers_home() / peer / version
     if not folder.is_dir():
         name = f"Apache {'ZooKeeper' if peer == 'zookeeper' else 'Kafka'} {version}"
@@ -108,7 +109,7 @@ def fetched_jars(peer: str, version: str, pom: Path | None = None) -> Path:
 
 
 def kafka_jars() -> Path:
-    """The folder with Kafka's jars, fetched when it is not there yet."""
+    """The folder with Kafka's jars, fetched if it does not exist yet."""
     return fetched_jars("kafka", KAFKA_VERSION)
 
 
@@ -139,16 +140,16 @@ def spark_class_data() -> Path | None:
 
 def spark_java_options() -> list[str]:
     """The options of a Spark that lives for seconds and sees few rows: it has no web page, shuffles in two tasks rather
-    than in 200, each of which has files of state to write, and interprets its plans, as compiling one costs more than
-    its rows. A session's own settings come before these. The code of many queries in one session has room: with a
-    single compiler it would have 48 MB."""
+    than in 200, each of which would write state files, and interprets its plans, because compiling one costs more than
+    its rows. A session's own settings come before these. The code cache has room for many queries in one session: with
+    a single compiler it would have 48 MB."""
     settings = ("-XX:ReservedCodeCacheSize=240m", "-Dspark.ui.enabled=false", "-Dspark.sql.shuffle.partitions=2")
     interpreted = ("-Dspark.sql.codegen.wholeStage=false", "-Dspark.sql.codegen.factoryMode=NO_CODEGEN")
     return [*class_data.SMALL, *class_data.mapped(spark_class_data()), *settings, *interpreted]
 
 
 def java_command(options: Sequence[str], *, heap: str = "256m") -> list[str]:
-    """A command line that begins a small JVM."""
+    """The beginning of a small JVM's command line."""
     java = require(
         f"Java {OLDEST_JAVA} or newer",
         find_java(),
@@ -199,7 +200,7 @@ class KafkaBroker:
 
     @property
     def bootstrap(self) -> str:
-        """HOST:PORT, as every client's bootstrap setting wants it."""
+        """HOST:PORT, in the form of every client's bootstrap setting."""
         return f"127.0.0.1:{self.port}"
 
     @property
@@ -209,16 +210,16 @@ class KafkaBroker:
 
     @property
     def log(self) -> str:
-        """What the broker has logged so far."""
+        """The broker's log."""
         path = self.folder / "kafka.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
     def start(self) -> None:
-        """Start, on the data of an earlier start where there is some, and return when the broker serves."""
+        """Start, with the data of an earlier start if there is any, and return when the broker serves."""
         self.wait_until_started(self.launch())
 
     def launch(self) -> subprocess.Popen[bytes]:
-        """Start without waiting; `wait_until_started` takes what is returned."""
+        """Start without waiting; pass the result to `wait_until_started`."""
         configuration = self.configure()
         (self.folder / self.users).touch()
         (self.folder / "kafka.log").unlink(missing_ok=True)
@@ -226,7 +227,7 @@ class KafkaBroker:
         return keep(command, self.folder / self.users, self.folder / "pid", self.folder / "kafka.log")
 
     def configure(self) -> Path:
-        """Write its settings and format its data, where that was not done before; returns the file of the settings."""
+        """Write its settings and format its data, if that was not done before; returns the file of the settings."""
         self.folder.mkdir(parents=True, exist_ok=True)
         configuration = self.folder / "server.properties"
         if not configuration.exists():
@@ -240,7 +241,7 @@ class KafkaBroker:
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"Apache Kafka did not start:\n{self.log[-3000:]}")
             time.sleep(0.05)
-        # The keeper outlives this object: it is nobody's child to wait for.
+        # The keeper outlives this object: it has no parent that waits for it.
         process.returncode = 0
 
     def _configure(self, path: Path) -> None:
@@ -265,15 +266,16 @@ class KafkaBroker:
             # After a kill -9 the controller refuses the broker until its old session has ended.
             "broker.session.timeout.ms": "3000",
             "broker.heartbeat.interval.ms": "500",
-            # A cluster's controller is a JVM like the others, and may be the last to start: they wait a minute else.
+            # A cluster's controller is a JVM like the others, and may be the last to start: by default they wait only a
+            # minute.
             "initial.broker.registration.timeout.ms": str(int(START_TIMEOUT_S * 1000)),
-            # After five minutes it would move leaders and coordinators under a test that is running then.
+            # After five minutes it would move leaders and coordinators during a test.
             "auto.leader.rebalance.enable": "false",
             **self.settings,
         }
         path.write_text("".join(f"{key}={value}\n" for key, value in configured.items()))
         if configured["process.roles"] == "broker" or self.formatted_like is not None:
-            # A JVM less: StorageTool would write just this.
+            # This saves a JVM: StorageTool would write exactly this.
             (self.folder / "data").mkdir()
             described = f"version=1\ncluster.id={CLUSTER_ID}\nnode.id={configured['node.id']}\n"
             (self.folder / "data" / "meta.properties").write_text(described)
@@ -287,7 +289,7 @@ class KafkaBroker:
             raise RuntimeError(f"Kafka's StorageTool failed:\n{done.stdout}{done.stderr}")
 
     def send(self, what: signal.Signals) -> None:
-        """Send the broker's process a signal: SIGSTOP freezes it, SIGCONT has it go on."""
+        """Send the broker's process a signal: SIGSTOP freezes it, SIGCONT resumes it."""
         if pid := self.pid:
             os.kill(pid, what)
 
@@ -299,7 +301,7 @@ class KafkaBroker:
             time.sleep(0.02)
 
     def stop(self) -> None:
-        """End the broker in good order."""
+        """Stop the broker properly."""
         self.kill(signal.SIGTERM)
 
     def __enter__(self) -> KafkaBroker:
@@ -320,7 +322,7 @@ class KafkaCluster:
     """Some real Apache Kafka brokers of one cluster on the loopback interface; the first are controllers, too.
 
     Topics have as many replicas as there are brokers unless they say otherwise, and rack `r1` is that of node 1. Use it
-    as a context manager where a test kills nodes (a majority of the controllers has to stay), or through the fixture
+    as a context manager if a test kills nodes (a majority of the controllers must keep running), or through the fixture
     `kafka_cluster`, which all tests of a run share: those must not stop a node.
     """
 
@@ -338,7 +340,7 @@ class KafkaCluster:
         return ",".join(self.node(node_id).bootstrap for node_id in range(1, self.size + 1))
 
     def node(self, node_id: int) -> KafkaBroker:
-        """One broker, to be killed and started again; ids count from 1."""
+        """One broker, which may be killed and restarted; ids count from 1."""
         port = self.ports[node_id - 1]
         voters = [f"127.0.0.1:{voter}" for voter in self.ports[self.size :]]
         listeners = f"PLAINTEXT://127.0.0.1:{port}"
@@ -355,7 +357,7 @@ class KafkaCluster:
             "transaction.state.log.replication.factor": replicas,
             "transaction.state.log.num.partitions": "5",
             "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
-            # So that three fit into a small machine.
+            # So that three fit on a small machine.
             "log.cleaner.dedupe.buffer.size": "2097152",
             "num.network.threads": "2",
             "num.io.threads": "3",
@@ -367,7 +369,7 @@ class KafkaCluster:
         return KafkaBroker(folder, settings, port, "256m", users, self.java_options, formatted_like=like)
 
     def start(self) -> None:
-        """Start every node that does not run, and return when all of them serve."""
+        """Start every node that is not running, and return when all of them serve."""
         self.ports = self.ports or free_ports(self.size + self.controllers)
         if self.controllers > 1:
             self.node(1).configure()  # the other controllers' data is made like its own
@@ -406,7 +408,7 @@ def shared_kafka_cluster(folder: Path) -> Iterator[KafkaCluster]:
 
 @contextlib.contextmanager
 def shared_kafka(folder: Path) -> Iterator[KafkaBroker]:
-    """The broker that all workers of one test run share: the first to come starts it, it ends after the last."""
+    """The broker that all workers of one test run share: the first to need it starts it, it ends after the last."""
     described = folder / "broker.json"
     with contextlib.ExitStack() as held:
         with locked(folder / "mutex"):
@@ -422,7 +424,7 @@ def shared_kafka(folder: Path) -> Iterator[KafkaBroker]:
 
 @dataclass
 class Chromium:
-    """A real browser without a window; each call has a profile of its own."""
+    """A headless real browser; each call has its own profile."""
 
     command: str
     folder: Path

@@ -1,4 +1,4 @@
-"""Plans whose asks are looked at, split up or broken off on their way, for tests."""
+"""Plans whose asks are inspected, split up or interrupted on their way, for tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def through(plan: Plan[T], way: Callable[[Ask[Any]], Plan[Any]]) -> Plan[T]:
-    """The plan, with each of its asks carried out by another plan, which returns the answer or the error."""
+    """The plan, each of whose asks is carried out by another plan, which returns the answer or the error."""
     answer: Any = None
     while True:
         try:
@@ -31,7 +31,7 @@ def outcome(what: Ask[Any]) -> Plan[Any]:
 
 
 def one_by_one(plan: Plan[T]) -> Plan[T]:
-    """The plan; what it asks `Several` at a time is asked in that order, each on its own."""
+    """The plan; asks of `Several` at a time are made in that order, one by one."""
 
     def split(what: Ask[Any]) -> Plan[Any]:
         if not isinstance(what, Several):
@@ -45,7 +45,7 @@ def one_by_one(plan: Plan[T]) -> Plan[T]:
 
 
 def noted(plan: Plan[T], asked: list[Ask[Any]]) -> Plan[T]:
-    """The plan; the list gets what it asks."""
+    """The plan; its asks are appended to the list."""
 
     def note(what: Ask[Any]) -> Plan[Any]:
         asked.append(what)

@@ -1,5 +1,5 @@
-"""A real PostgreSQL for tests, on a free port, with data of its own. It refuses to run as root: then it runs as the
-user that its package makes."""
+"""A real PostgreSQL for tests, on a free port, with its own data. It refuses to run as root: then it runs as the user
+that its package creates."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ USER = "postgres"
 HOW = "Debian: apt-get install postgresql"
 
 SETTINGS = {
-    "fsync": "off",  # a process that is killed loses nothing without
+    "fsync": "off",  # a killed process loses nothing without them
     "listen_addresses": LOOPBACK,
     "unix_socket_directories": "",
-    # What it maps is in its folder, and gone with that.
+    # Its memory-mapped files are in its folder, and deleted with it.
     "dynamic_shared_memory_type": "mmap",
-    # Not the driver's time zone, nor UTC: what is written must not depend on it.
+    # Neither the driver's time zone nor UTC: the written data must not depend on it.
     "timezone": "Asia/Tokyo",
 }
 
@@ -43,7 +43,7 @@ def find_postgres() -> Path | None:
 
 
 class PostgresServer(LocalServer):
-    """One server on the loopback interface, as a context manager; it takes every client without a password."""
+    """One server on the loopback interface, as a context manager; it accepts every client without a password."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__("PostgreSQL", folder)
@@ -53,7 +53,7 @@ class PostgresServer(LocalServer):
         self._names = itertools.count()
 
     def command(self) -> list[str]:
-        """The command line to start it with; makes its data."""
+        """The command line that starts it; creates its data."""
         self.port = self.port or free_ports(1)[0]
         if self._data is None:
             # Other users, such as the one that it runs as, cannot enter pytest's folders.
@@ -67,7 +67,7 @@ class PostgresServer(LocalServer):
         return [*self._as_user, str(self._programs / "postgres"), "-D", str(self._data), *settings]
 
     def is_ready(self) -> bool:
-        """Whether it serves."""
+        """Whether it accepts connections."""
         return "ready to accept connections" in self.log
 
     def database(self) -> str:
@@ -83,14 +83,14 @@ class PostgresServer(LocalServer):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.kill(signal.SIGINT)  # in good order, whatever clients are still there
+        self.kill(signal.SIGINT)  # an orderly stop, whatever clients are still connected
         self._held.close()
         if self._data is not None:
             shutil.rmtree(self._data, ignore_errors=True)
 
 
 def _as_user() -> Sequence[str]:
-    """What begins a command line so that it runs as another user than root, in the same process."""
+    """The beginning of a command line that runs it as another user than root, in the same process."""
     if os.getuid() != 0:
         return ()
     try:
@@ -98,5 +98,5 @@ def _as_user() -> Sequence[str]:
     except KeyError:
         peers.missing("PostgreSQL", f"it does not run as root, and there is no user {USER!r} ({HOW})")
     setpriv = peers.require("setpriv", shutil.which("setpriv"), "PostgreSQL does not run as root")
-    # A change of users takes the keeper's word back that the server ends with it.
+    # Changing the user revokes the keeper's request to be killed with its parent.
     return (setpriv, f"--reuid={USER}", f"--regid={USER}", "--init-groups", "--pdeathsig=KILL", "--")

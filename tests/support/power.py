@@ -40,7 +40,7 @@ class Truncate(NamedTuple):
 
 
 class Rename(NamedTuple):
-    """Names of one folder that change together: inode None, the name goes."""
+    """Names of one folder that change together: with inode None, the name is removed."""
 
     folder: int
     names: tuple[tuple[str, int | None], ...]
@@ -64,7 +64,7 @@ class Unsynced(Files):
 
 
 class RecordingDisk(Files):
-    """Does what it is asked, but for syncs, and notes it."""
+    """Does what it is asked, except syncs, and records it."""
 
     def __init__(self, root: Path, leave_out: str | None = None) -> None:
         self.root = root
@@ -87,7 +87,7 @@ class RecordingDisk(Files):
 
     @property
     def now(self) -> int:
-        """The moment, as a count of operations."""
+        """The moment, as a number of operations."""
         return len(self.operations)
 
     def _register(self, folder: Path, inode: int) -> None:
@@ -193,8 +193,8 @@ class RecordingDisk(Files):
             self.operations.append(Sync(inode))
 
     def risky(self) -> set[int]:
-        """The moments at which something may be lost for want of the syncs that were left out: until the next of the
-        same file or folder, of which the last are the riskiest."""
+        """The moments at which something may be lost because of the syncs that were left out: until the next sync of
+        the same file or folder; the last of these moments are the riskiest."""
         found: set[int] = set()
         for at, inode in self.left_out:
             later = (i for i in range(at, self.now) if self.operations[i] == Sync(inode))
@@ -205,14 +205,14 @@ class RecordingDisk(Files):
 
 @dataclass
 class Cut:
-    """What the disk holds after a cut."""
+    """The contents of the disk after a cut."""
 
     at: int
     files: dict[int, bytes] = field(default_factory=dict)
     folders: dict[int, dict[str, int]] = field(default_factory=dict)
 
     def lay_out(self, root: Path) -> None:
-        """Makes the folder; what was there goes."""
+        """Creates the folder; its former contents are removed."""
         shutil.rmtree(root, ignore_errors=True)
         self._lay_out(root, ROOT)
 
@@ -234,7 +234,8 @@ class Cut:
 
 
 class Luck:
-    """What a cut spares. `data` and `names` are the chances of what was not synced: 0 all is lost, 1 all is kept."""
+    """What a cut spares. `data` and `names` are the probabilities that unsynced changes survive: 0 everything is lost,
+    1 everything is kept."""
 
     def __init__(self, data: float, names: float, rng: random.Random) -> None:
         self._data = data
@@ -245,13 +246,13 @@ class Luck:
         return self._rng.random() < self._names
 
     def spares(self, content: bytes, pending: list[Write | Truncate]) -> bytes:
-        """The content of a file of whose last operations only the first so many happened."""
+        """The content of a file of whose last operations only the first ones (this many) happened."""
         certain = self._data in (0, 1)
         count = len(pending) * int(self._data) if certain else self._rng.randint(0, len(pending))
         for operation in pending[:count]:
             content = _apply(content, operation)
         if count < len(pending) and self._data and isinstance(torn := pending[count], Write):
-            # Often near the end: small files tear there as well.
+            # Often near the end: small files are torn there as well.
             kept = self._rng.randint(self._rng.choice((0, max(len(torn.data) - 8, 0))), len(torn.data))
             rest = bytes(len(torn.data) - kept) if self._rng.random() < 0.5 else b""
             content = _apply(content, torn._replace(data=torn.data[:kept] + rest))
@@ -266,7 +267,7 @@ def _apply(content: bytes, operation: Write | Truncate) -> bytes:
 
 
 class Player:
-    """Plays a recording, operation by operation, and cuts where it is told."""
+    """Replays a recording, operation by operation, and cuts at given moments."""
 
     def __init__(self, disk: RecordingDisk) -> None:
         self._operations = disk.operations
@@ -278,7 +279,7 @@ class Player:
         self._made = {inode for operation in disk.operations for inode in _folders_made(disk, operation)}
 
     def go_to(self, at: int) -> None:
-        """Plays on until so many operations have happened."""
+        """Replays until this many operations have happened."""
         for operation in self._operations[self._at : at]:
             self._play(operation)
         self._at = at
@@ -330,8 +331,8 @@ def _change(names: dict[str, int], rename: Rename) -> None:
 def cuts(
     disk: RecordingDisk, rng: random.Random, *, each: int = 4, moments: Iterable[int] | None = None
 ) -> Iterator[Cut]:
-    """Cuts before the first operation, after the last and between (or at these `moments`): at each the four extremes
-    and `each` chances, without those that leave the same."""
+    """Cuts before the first operation, after the last and between (or at these `moments`): at each moment the four
+    extremes and `each` random ones, without those that leave the same."""
     player = Player(disk)
     for at in range(disk.now + 1) if moments is None else sorted(moments):
         player.go_to(at)

@@ -1,5 +1,5 @@
-"""A life of a store for the tests of power cuts: what it does, what it promises at which moment, and what must hold of
-the folder that a cut leaves."""
+"""A life of a store for the tests of power cuts: what it does, what it promises when, and what must hold for the folder
+that a cut leaves."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ DELETION = {"append": 60, "flush": 10, "keep house": 15, "delete": 15}
 
 @dataclass
 class Promise:
-    """What holds from a moment on. `end`: records before it are durable. `start`: those before it may be gone.
-    `noted`: what the checkpoints said last of where recovery and compaction begin, so that a start need not do all over
+    """What holds from a moment on. `end`: records before it are durable. `start`: those before it may be gone. `noted`:
+    where recovery and compaction begin according to the last checkpoints, so that a start need not do everything
     again."""
 
     at: int
@@ -44,7 +44,7 @@ class Promise:
 
 @dataclass
 class Written:
-    """All that was ever appended to a log, acknowledged or not: record and time at each offset."""
+    """Everything that was ever appended to a log, acknowledged or not: record and time at each offset."""
 
     rows: dict[int, Row] = field(default_factory=dict)
     times: dict[int, int] = field(default_factory=dict)
@@ -62,17 +62,17 @@ class Written:
         return [promise for promise in self.promises if promise.at <= at][-1]
 
     def half_gone(self) -> Written:
-        """While it is being deleted: anything of it may be there."""
+        """The state while it is being deleted: any part of it may exist."""
         return Written(dict(self.rows), dict(self.times), dict(self.batches), [Promise(0, 0, 10**9)])
 
     def copy(self, at: int) -> Written:
-        """As it stands after a cut, for a second life: what was promised stays so."""
+        """The state after a cut, for a second life: what was promised stays promised."""
         promise = self.promised(at)
         return Written(dict(self.rows), dict(self.times), dict(self.batches), [Promise(0, promise.end, promise.start)])
 
 
 class Life:
-    """One process, or several, on one disk. `written` is from a life before."""
+    """One process, or several, on one disk. `written` is from a previous life."""
 
     def __init__(
         self, root: Path, fsync: FsyncPolicy, files: Files, written: dict[TopicPartition, Written] | None = None
@@ -105,7 +105,7 @@ class Life:
             files=self.files,
         )
         for where, written in self.written.items():
-            # What a start has found it has synced.
+            # A start has synced what it found.
             written.promise(self.at, end=self.store.logs[where].log_end_offset)
 
     def append(self, where: TopicPartition, rng: random.Random, *, sequence: int | None = None) -> None:
@@ -119,7 +119,7 @@ class Life:
         sent = bytes(data)
         offset = log.append(data, now=self.clock).base_offset
         written = self.written[where]
-        if offset in written.rows:  # one that a cut took back
+        if offset in written.rows:  # a record that a cut took back
             assert offset >= written.promises[-1].end
         written.rows[offset] = (offset, key, value)
         written.times[offset] = time
@@ -157,7 +157,7 @@ class Life:
         self.open()
 
     def delete(self, where: TopicPartition) -> None:
-        """The log goes, and another comes in its place."""
+        """The log is deleted, and another one takes its place."""
         begun = self.at
         assert not self.store.delete_all([where])
         self.store.make_room([where])
@@ -166,7 +166,7 @@ class Life:
         self.written[where] = Written(promises=[Promise(self.at)])
 
     def live(self, rng: random.Random, steps: int, chances: Mapping[str, int] = MIXED) -> None:
-        """Some of everything."""
+        """A mix of everything."""
         sequences = {where: self._next_sequence(where) for where in self.written}
         for act in rng.choices(list(chances), list(chances.values()), k=steps):
             where = rng.choice((PLAIN, KEYED))
@@ -186,12 +186,12 @@ class Life:
                 sequences[where] = 0
 
     def written_by(self, at: int) -> dict[TopicPartition, Written]:
-        """What was in the logs at a moment."""
+        """The contents of the logs at a moment."""
         logs = {where: self._log_at(where, at) for where in self.written}
         return {where: written.half_gone() if is_going else written for where, (written, is_going) in logs.items()}
 
     def asked(self, at: int) -> tuple[object, ...]:
-        """Equal for moments at which `check` asks the same of a folder."""
+        """Equal for moments at which `check` requires the same of a folder."""
         found: list[object] = [at in self.shut_at]
         for where in self.written:
             written, is_going = self._log_at(where, at)
@@ -200,7 +200,7 @@ class Life:
         return tuple(found)
 
     def _log_at(self, where: TopicPartition, at: int) -> tuple[Written, bool]:
-        """The log of that name, and whether it was being deleted."""
+        """The log with that name, and whether it was being deleted."""
         found, is_going = self.written[where], False
         for begun, done, written in reversed(self.deleted[where]):
             if at < done:
@@ -213,7 +213,7 @@ class Life:
 
 
 def check(root: Path, life: Life, at: int) -> None:
-    """What must hold of the folder that a cut at `at` has left."""
+    """What must hold for the folder that a cut at `at` has left."""
     noted = [read_checkpoint(root / name) for name in (RECOVERY_POINTS, CLEANED_OFFSETS)]
     store = LogStore.open(
         root, now=life.clock, fsync=life.fsync, configs=CONFIGS.__getitem__, partitions=[PLAIN, KEYED], files=Unsynced()
@@ -267,7 +267,7 @@ def _check_keys(rows: list[Row], written: Written, promise: Promise) -> None:
 
 
 def _check_lookups(log: PartitionLog, offsets: list[int]) -> None:
-    for offset in reversed(offsets):  # not in the order in which the log remembers where the next one is
+    for offset in reversed(offsets):  # not in the order in which the log caches the next position
         header = read_header(log.read(offset, 1).data)
         assert header.base_offset <= offset <= header.last_offset, f"asked for {offset}, got {header.base_offset}"
 
@@ -280,7 +280,7 @@ def _check_times(log: PartitionLog, rows: list[Row], written: Written) -> None:
 
 
 def _check_producer(log: PartitionLog, written: Written, offsets: set[int], clock: int) -> None:
-    """A batch that is gone is not treated as a duplicate, and one that is there is."""
+    """A batch that is gone is not treated as a duplicate, and one that exists is."""
     found = [header for header in read_headers(log) if header.producer_id == 7]
     last = {header.base_offset for header in found}
     for offset, sent in written.batches.items():

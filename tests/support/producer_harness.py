@@ -1,6 +1,6 @@
-"""One `ProducerCore` with brokers of the test's making: time is a number, and each answer is given by hand.
+"""One `ProducerCore` with brokers played by the test: time is a number, and each answer is given by hand.
 
-Metadata and producer ids are answered by themselves. Produce requests wait in `open` for the test. Every request and
+Metadata and producer ids are answered automatically. Produce requests wait in `open` for the test. Every request and
 answer goes through its codec, in the version that the harness was given.
 """
 
@@ -28,7 +28,7 @@ NEWEST = m.ProduceRequest.MAX_VERSION
 
 @dataclass
 class Sent:
-    """A batch as a broker gets it."""
+    """A batch as a broker receives it."""
 
     partition: TopicPartition
     header: BatchHeader
@@ -66,7 +66,7 @@ class Outcome:
 
 @dataclass
 class ProducerHarness:
-    """See the head of this file. `leaders` has the leader of each partition of `TOPIC`; None for none. `others` are
+    """See the top of this file. `leaders` has the leader of each partition of `TOPIC`; None for none. `others` are
     topics like it, for versions that name topics."""
 
     leaders: list[int | None] = field(default_factory=lambda: [1])
@@ -91,7 +91,7 @@ class ProducerHarness:
         self.core = ProducerCore(self.config, self.metadata, self.partitioner)
         self.turn()
 
-    # --- what the test does ------------------------------------------------------------------------------------------
+    # --- actions of the test ------------------------------------------------------------------------------------------
 
     def give(self, value: bytes, key: bytes | None = None, partition: int | None = None, topic: str = TOPIC) -> None:
         """Give the core a record; its value is its receipt. Nothing is sent before `turn`."""
@@ -100,18 +100,19 @@ class ProducerHarness:
         self.core.append(record, self.now)
 
     def put(self, *values: bytes, partition: int = 0) -> OpenProduce:
-        """Give records and turn: the request that went out."""
+        """Give records and turn: returns the request that was sent."""
         sent = self.add(*values, partition=partition)
         assert sent, "nothing went out"
         return sent[-1]
 
     def hold(self, *values: bytes, partition: int = 0) -> None:
-        """Give records and turn: nothing may go out."""
+        """Give records and turn: no request may be sent."""
         sent = self.add(*values, partition=partition)
         assert not sent, f"went out: {sent[0].values}"
 
     def warm(self, *partitions: int) -> None:
-        """Have one record acknowledged in each partition (0 by default): the first batch of all goes alone."""
+        """Make the brokers acknowledge one record in each partition (default: 0): the very first batch is sent
+        alone."""
         for partition in partitions or (0,):
             self.add(b"warm %d" % partition, partition=partition)
             for request in self.tick(self.config.linger_ms) or list(self.open):
@@ -120,19 +121,19 @@ class ProducerHarness:
 
     @classmethod
     def warmed(cls, **fields: Any) -> Self:
-        """One that has been `warm` in its first partition."""
+        """A harness that has been `warm` in its first partition."""
         made = cls(**fields)
         made.warm()
         return made
 
     def add(self, *values: bytes, partition: int = 0) -> list[OpenProduce]:
-        """Give records and turn: the requests that went out."""
+        """Give records and turn: returns the requests that were sent."""
         for value in values:
             self.give(value, partition=partition)
         return self.turn()
 
     def turn(self) -> list[OpenProduce]:
-        """Poll until nothing more is due; returns the Produce requests that went out."""
+        """Poll until nothing more is due; returns the Produce requests that were sent."""
         began = len(self.open)
         for _ in range(100):
             sends = [*self.metadata.poll(self.now), *self.core.poll(self.now)]
@@ -144,7 +145,7 @@ class ProducerHarness:
         raise AssertionError("the core does not come to rest")
 
     def tick(self, ms: int) -> list[OpenProduce]:
-        """Let time pass, stopping wherever the cores asked to be polled."""
+        """Advance the time, stopping wherever the cores asked to be polled."""
         until = self.now + ms
         began = list(self.open)
         while True:
@@ -179,7 +180,7 @@ class ProducerHarness:
         parts: list[m.PartitionProduceResponse],
         endpoints: list[m.ProduceResponseNodeEndpoint] | None = None,
     ) -> m.ProduceResponse:
-        """The same answer as a message."""
+        """The complete answer as a message."""
         by_name = request.version <= 12
         topic = m.TopicProduceResponse(TOPIC if by_name else "", ZERO_UUID if by_name else TOPIC_ID, parts)
         response = m.ProduceResponse([topic], 0, endpoints or [])
@@ -187,12 +188,12 @@ class ProducerHarness:
         return codec.decode(m.ProduceResponse, request.version, frame)
 
     def hint(self, leader_id: int, port: int) -> tuple[dict[str, Any], list[m.ProduceResponseNodeEndpoint]]:
-        """What an answer of KIP-951 holds besides the error."""
+        """The additional fields of a KIP-951 answer."""
         current = m.ProduceResponseLeaderIdAndEpoch(leader_id, self.leader_epoch + 1)
         return {"current_leader": current}, [m.ProduceResponseNodeEndpoint(leader_id, "127.0.0.1", port)]
 
     def fail(self, request: OpenProduce, kind: FailureKind = FailureKind.DISCONNECTED) -> None:
-        """Give a request no answer."""
+        """Fail a request without an answer."""
         self._finish(request, Failure(kind, f"scripted: {kind.value}"))
 
     def offsets(self) -> dict[Any, int]:
@@ -205,7 +206,7 @@ class ProducerHarness:
         assert error is not None
         return error
 
-    # --- behind the scenes -------------------------------------------------------------------------------------------
+    # --- internals -------------------------------------------------------------------------------------------
 
     def _finish(self, request: OpenProduce, reply: m.ProduceResponse | Failure) -> None:
         self.open.remove(request)

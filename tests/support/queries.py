@@ -23,7 +23,7 @@ Read = tuple[int, int]
 
 
 class Place(Protocol):
-    """Where a query reads: a real cluster or a simulated one."""
+    """The cluster from which a query reads: a real or a simulated one."""
 
     bootstrap: str
     group: str
@@ -31,9 +31,9 @@ class Place(Protocol):
 
 
 class Query:
-    """What Spark's micro-batch execution does with a source: its two logs, its calls in order, an idempotent sink.
+    """Imitates Spark's micro-batch execution of a source: its two logs, its calls in order, an idempotent sink.
 
-    `crash` forgets the member without a farewell; a new `Query` on the same folder is the restarted one.
+    `crash` drops the member without leaving the group; a new `Query` on the same folder is the restarted one.
     """
 
     def __init__(self, cluster: Place, topic: str, folder: Path, **options: Any) -> None:
@@ -69,7 +69,7 @@ class Query:
     # --- Spark's steps -----------------------------------------------------------------------------------------------
 
     def recover(self) -> bool:
-        """After a restart: run again what was begun and not committed. Whether there was such a batch."""
+        """After a restart: run again the batch that was begun and not committed. Returns whether there was one."""
         begun, done = self.log("offsets"), self.log("commits")
         if not begun or begun[-1] in done:
             return False
@@ -78,7 +78,7 @@ class Query:
         return True
 
     def trigger(self) -> bool:
-        """Ask for a batch, plan it and read it. False where there was nothing to read."""
+        """Ask for a batch, plan it and read it. Returns False if there was nothing to read."""
         last = max(self.log("offsets"), default=-1)
         start = self.offset(last)
         end = self.member.latest(start, self.options.max_rows)
@@ -101,17 +101,18 @@ class Query:
         (self.folder / "sink" / str(self.running)).write_text(json.dumps(read))
 
     def read(self, partition: TopicPartition, claim: Claim, topic_id: bytes) -> list[int]:
-        """What a task does: the offsets that it read."""
+        """A task: returns the offsets that it read."""
         reader = RangeReader(self.options.fetch_settings(), partition, claim.start, claim.end, topic_id)
         return offsets(reader.batches())
 
     def finish(self) -> None:
-        """The sink is done: the batch goes into the commit log. The source hears of it at the next trigger."""
+        """The sink is done: the batch is added to the commit log. The source learns of it at the next trigger."""
         (self.folder / "commits" / str(self.running)).write_text("v1\n{}")
         self.running = None
 
     def run(self) -> int:
-        """Batches until there is nothing to read; how many. At the end the last batch is known to be done."""
+        """Run batches until there is nothing to read; returns how many. At the end the last batch is known to be
+        done."""
         count = 0
         while self.trigger():
             self.finish()
@@ -119,7 +120,7 @@ class Query:
         return count
 
     def run_until(self, condition: Callable[[], bool]) -> Callable[[], None]:
-        """One step of a query that goes on, for `faces.until`."""
+        """One step of a continuous query, for `faces.until`."""
 
         def step() -> None:
             if not condition() and self.trigger():
@@ -131,7 +132,7 @@ class Query:
         self.member.close()
 
     def crash(self) -> None:
-        """The process is gone: no commit, no farewell."""
+        """The process is killed: no commit, no LeaveGroup."""
 
         async def end() -> None:
             if self.member._batch_done is not None:
@@ -141,14 +142,14 @@ class Query:
         self.member._thread.run(end())
         self.member._thread.close()
 
-    # --- what came of it ---------------------------------------------------------------------------------------------
+    # --- results ---------------------------------------------------------------------------------------------
 
     @property
     def owned(self) -> list[TopicPartition]:
         return self.member._claims.owned()
 
     def sink(self) -> list[Read]:
-        """What all runs of the query have written: each batch counts once, however often it was run."""
+        """The records that all runs of the query have written: each batch counts once, however often it was run."""
         return [
             tuple(pair)
             for batch in self.log("sink")
@@ -165,7 +166,7 @@ def offsets(batches: Iterable[pa.RecordBatch]) -> list[int]:
 
 
 def audit(produced: Iterable[Read], *readers: Iterable[Read]) -> tuple[set[Read], dict[Read, int]]:
-    """The records that were never read, and those read more than once, with how often."""
+    """The records that were never read, and those read more than once, each with its count."""
     counted = Counter(read for reader in readers for read in reader)
     return set(produced) - set(counted), {read: count for read, count in counted.items() if count > 1}
 
@@ -176,12 +177,12 @@ def grid(count: int, partitions: int) -> set[Read]:
 
 
 def committed(cluster: Any, topic: str, partitions: int) -> dict[int, int | None]:
-    """What the group has committed, as the broker tells."""
+    """The group's committed offsets, as the broker reports them."""
     with cluster.consumer("sync", enable_auto_commit=False) as consumer:
         found = consumer.committed([TopicPartition(topic, number) for number in range(partitions)])
         return {place.partition: offset and offset.offset for place, offset in found.items()}
 
 
 def told(caplog: pytest.LogCaptureFixture, level: int = logging.WARNING) -> list[str]:
-    """What the source has said."""
+    """The messages of the source."""
     return [r.getMessage() for r in caplog.records if r.name == "muster.spark" and r.levelno >= level]

@@ -1,4 +1,4 @@
-"""Random requests about a group, from a seed: members join, sync, commit and leave, rightly and wrongly."""
+"""Random requests about a group, from a seed: members join, sync, commit and leave, correctly and incorrectly."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WEIGHTS = {
 
 
 def subscription(*topics: str) -> bytes:
-    """What a consumer says to its leader, in the oldest version."""
+    """A consumer's subscription, in the oldest version."""
     named = b"".join(len(each).to_bytes(2) + each.encode() for each in topics)
     return b"\0\0" + len(topics).to_bytes(4) + named + b"\xff\xff\xff\xff"
 
@@ -64,7 +64,7 @@ class RandomGroup:
         self._sides: Sequence[Side] = ()
 
     def begin(self, sides: Sequence[Side]) -> None:
-        """Have the group's coordinator ready."""
+        """Wait until the group's coordinator is ready."""
         self._sides = sides
         for side in sides:
             side.call(ready_group(side.ask, self._group, self._topic), "the topic's")
@@ -72,12 +72,12 @@ class RandomGroup:
             side.call(bytes(offsets.topic_id), "that of the offsets")
 
     def end(self, sides: Sequence[Side]) -> None:
-        """Nothing is left behind but a group."""
+        """Only a group is left."""
 
-    # ---------------------------------------------------------------------------------------------------- what is asked
+    # --------------------------------------------------------------------------------------------------------- requests
 
     def next(self, waiting: Collection[str]) -> Ask | None:
-        """A request of a client that is free, or of an operator."""
+        """A request of an idle client, or of an operator."""
         self._busy = {by: who for by, who in self._busy.items() if by in waiting}
         free = [each for each in self._clients if each not in waiting]
         kind = self._dice.choices(list(WEIGHTS), list(WEIGHTS.values()))[0] if free else "describe"
@@ -90,7 +90,7 @@ class RandomGroup:
         return last if self._dice.random() < 0.4 else self._dice.randint(first, last)
 
     def _member(self, by: str) -> str:
-        """A member id by its name: most often the client's own newest one."""
+        """A member id by its name: usually the client's own newest one."""
         own = [each for each in self._ids if each.startswith(by)]
         free = [each for each in self._ids if each not in {name for name, _ in self._busy.values()}]
         luck = self._dice.random()
@@ -106,13 +106,13 @@ class RandomGroup:
         return now if right else self._dice.choice([now - 1, now + 1, -1, 0, 2**31 - 1, -5])
 
     def _group_id(self, *, keeps: bool = False) -> str:
-        """Most often the seed's own group, and sometimes that of the empty name. All share that one: a request that may
-        leave something there, or tell of it, which `keeps` says, does not name it."""
+        """Usually the seed's own group, and sometimes the one with the empty name. All seeds share that one: a request
+        that may leave something there, or report about it (`keeps`), does not name it."""
         other = f"other-{self._group}"
         return self._group if self._dice.random() < 0.97 else other if keeps else self._dice.choice(["", other])
 
     def _waits(self, name: str, instance: str | None) -> bool:
-        """Whether a request under this id waits already: Kafka leaves the older one hanging (compatibility.md)."""
+        """Whether a request with this id is already waiting: Kafka leaves the older one hanging (compatibility.md)."""
         busy = self._busy.values()
         return any(name == one or (instance and instance in (other, self._instance_of.get(one))) for one, other in busy)
 
@@ -174,7 +174,7 @@ class RandomGroup:
         version, group, dice = self._version(ApiKey.LEAVE_GROUP), self._group_id(), self._dice
         count = dice.choice([1, 1, 1, 2, 0]) if version >= 3 else 1
         leaving = [(self._member(by), dice.choice(self._instances) if version >= 3 else None) for _ in range(count)]
-        # Which of two members leads when a leader has gone is a secret of Kafka's hash map.
+        # Which of two members becomes the leader when a leader has left depends on Kafka's hash map.
         leader_stays = self._leader and all(name != self._leader and not instance for name, instance in leaving)
         members = len(self._ids) + sum(not name for name, _ in self._busy.values())
         if (members > 2 and not leader_stays) or any(self._waits(*each) for each in leaving):
@@ -204,7 +204,8 @@ class RandomGroup:
         generation, name = self._some_generation(), self._member(by)
         if dice.random() < 0.3:
             generation, name = -1, "" if dice.random() < 0.8 else name
-        # A commit without membership that is refused for its note makes a group in Kafka alone (compatibility.md).
+        # A commit without membership that is refused because of its metadata creates a group only in Kafka
+        # (compatibility.md).
         notes = ["", "n", None] if generation < 0 else ["", "n", None, "x" * 5000]
         some = range(dice.choice([1, 1, 2, 3, 0]))
         topics = [(topic, [self._some_commit(notes) for _ in some]) for topic in self._some_topics()]
@@ -226,7 +227,7 @@ class RandomGroup:
         return Ask(by, version, build)
 
     def _some_commit(self, notes: list[str | None]) -> tuple[int, int, int, str | None]:
-        """Partition, offset, leader epoch and note."""
+        """Partition, offset, leader epoch and metadata."""
         choose = self._dice.choice
         return choose([0, 1, 0, 99, -1]), choose([5, 0, 9, -1, 2**62]), choose([-1, 0, 3]), choose(notes)
 
@@ -283,10 +284,10 @@ class RandomGroup:
 
         return Ask(by, 0, build)
 
-    # ------------------------------------------------------------------------------------------------ what is answered
+    # ---------------------------------------------------------------------------------------------------------- answers
 
     def learn(self, ask: Ask, answers: Sequence[tuple[Side, Any]]) -> None:
-        """Names of member ids, and what the group has come to."""
+        """Record the names of member ids, and the state of the group."""
         ours = answers[0][1]
         if isinstance(ours, m.LeaveGroupResponse):
             self._await_timers()
@@ -300,14 +301,14 @@ class RandomGroup:
         if ours.error_code == 0:
             side = answers[0][0]
             asked: Any = ask.build(side)
-            is_static = asked.group_instance_id is not None  # it may have taken the leader's place
+            is_static = asked.group_instance_id is not None  # it may have replaced the leader
             if is_static:
                 self._instance_of[side.names[ours.member_id]] = asked.group_instance_id
             self._leader = "" if is_static else side.names.get(ours.leader, "")
             self._generation, self._protocol = ours.generation_id, ours.protocol_name
 
     def _await_timers(self) -> None:
-        """Wait until a group is empty whose last member has left while an id was handed out to another. Both brokers
+        """Wait until a group is empty whose last member has left while an id was given out to another. Both brokers
         leave that to a timer of 0 ms. If one never does it, a later answer shows it."""
         asked = m.DescribeGroupsRequest([self._group])
         for _ in range(100):

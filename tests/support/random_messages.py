@@ -1,6 +1,6 @@
-"""Requests drawn from our own tables by a seeded random generator, and what goes wrong with their bytes on the way.
+"""Requests drawn from our own tables by a seeded random generator, and damage to their bytes on the way.
 
-Names and numbers are few, so that requests meet each other: the same groups, topics, members, generations.
+Names and numbers are few, so that requests have groups, topics, members and generations in common.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class RandomRequests:
         """That of the request: names of structures are unique in it."""
 
     def frame(self, correlation_id: int) -> tuple[ApiKey, bytes]:
-        """A whole frame of a request, which may have suffered on its way."""
+        """The whole frame of a request, which may be damaged."""
         rng = self.random
         key = rng.choice(sorted(ADVERTISED))
         cls = REQUESTS[key]

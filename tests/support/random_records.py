@@ -1,4 +1,4 @@
-"""Random requests about records, topics and settings, from a seed, rightly and wrongly."""
+"""Random requests about records, topics and settings, from a seed, correct and incorrect."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class RandomRecords:
         self._sides: Sequence[Side] = ()
 
     def begin(self, sides: Sequence[Side]) -> None:
-        """Nothing is there yet."""
+        """Nothing exists yet."""
         self._sides = sides
 
     def end(self, sides: Sequence[Side]) -> None:
@@ -100,7 +100,7 @@ class RandomRecords:
         for side in sides:
             side.ask(m.DeleteTopicsRequest([m.DeleteTopicState(name) for name in self._partitions]), 6)
 
-    # ---------------------------------------------------------------------------------------------------- what is asked
+    # --------------------------------------------------------------------------------------------------------- requests
 
     def next(self, waiting: Collection[str]) -> Ask | None:
         """A request, mostly about a topic that exists."""
@@ -113,7 +113,7 @@ class RandomRecords:
         return last if self._dice.random() < 0.3 else self._dice.randint(max(first, _OLDEST.get(key, 0)), last)
 
     def _named(self, version: int, since: int, name: str) -> Callable[[Side], tuple[str, bytes]]:
-        """A topic by its name, or by its id since some version."""
+        """A topic by its name, or by its id since a certain version."""
         if version < since:
             return lambda side: (name, ZERO_UUID)
         return lambda side: ("", side.given.get(f"id of {name}", UNKNOWN_ID))
@@ -220,7 +220,7 @@ class RandomRecords:
         return Ask(CLIENT, version, build, _without_times_of_appends)
 
     def _some_sequence(self, name: str, partition: int, producer: str) -> tuple[int, int, int]:
-        """Epoch, first sequence and number of records: those that follow, or a repetition, a gap, another epoch …"""
+        """Epoch, first sequence and number of records: the next ones, or a repetition, a gap, another epoch …"""
         dice, sent = self._dice, self._sent.get((name, partition, producer), [])
         count = dice.choice([1, 1, 2, 3, 5])
         epoch, first, last_count = sent[-1] if sent else (0, 0, 0)
@@ -289,7 +289,7 @@ class RandomRecords:
         return Ask(CLIENT, version, lambda side: request, self._without_times_found)
 
     def _without_times_found(self, answer: Any) -> None:
-        """With LogAppendTime a record has the time at which each broker wrote it."""
+        """With LogAppendTime, a record has the time at which each broker wrote it."""
         for topic in answer["topics"]:
             for partition in topic["partitions"]:
                 if partition["timestamp"] not in self._times:
@@ -345,10 +345,10 @@ class RandomRecords:
         request = a.DescribeProducersRequest([a.TopicRequest(name, [self._dice.choice([0, 1, 9])])])
         return Ask(CLIENT, 0, lambda side: request, _without_last_times)
 
-    # ------------------------------------------------------------------------------------------------ what is answered
+    # ---------------------------------------------------------------------------------------------------------- answers
 
     def learn(self, ask: Ask, answers: Sequence[tuple[Side, Any]]) -> None:
-        """Which topics there are, which batches were taken, which ids were given."""
+        """Record which topics exist, which batches were accepted, which ids were assigned."""
         if any(answer == "closed" for _, answer in answers):
             return
         ours = answers[0][1]
@@ -373,7 +373,7 @@ class RandomRecords:
             self._sent.setdefault(where, []).append(batch)
 
     def _compare_settings(self, name: str) -> None:
-        """Wait until both brokers have the same settings of a topic. If they never have, a later answer shows it."""
+        """Wait until both brokers have the same settings for a topic. If they never do, a later answer shows it."""
         for _ in range(100):
             found = []
             for side in self._sides:
@@ -385,7 +385,7 @@ class RandomRecords:
             time.sleep(0.02)
 
     def _look(self, changed: Any) -> None:
-        """Wait until both brokers serve what was created, and neither what was deleted."""
+        """Wait until both brokers serve what was created, and no longer what was deleted."""
         results = getattr(changed, "topics", None) or getattr(changed, "responses", None) or changed.results
         for name in self._names:
             if any(result.name == name or result.name is None for result in results):
@@ -401,7 +401,8 @@ _OLDEST = {ApiKey.PRODUCE: 3}
 
 
 def _settled(side: Side, name: str) -> int:
-    """The partitions of a topic, 0 of one that is not there, once its leaders answer; its id is known from then on."""
+    """The number of partitions of a topic, 0 if it does not exist, once its leaders answer; from then on its id is
+    known."""
     before = -1
     while True:
         (found,) = side.ask(m.MetadataRequest([m.MetadataRequestTopic(name=name)], False), 12).topics
@@ -453,7 +454,7 @@ def _without_last_times(answer: Any) -> None:
 
 
 def _without_sizes(answer: Any) -> None:
-    """Compressed records differ from library to library."""
+    """Compressed sizes differ from library to library."""
     for result in answer["results"]:
         for topic in result["topics"]:
             for partition in topic["partitions"]:
@@ -461,7 +462,8 @@ def _without_sizes(answer: Any) -> None:
 
 
 def _only_headers_of_batches(answer: Any) -> None:
-    """Compressed records differ from library to library: a batch's offset, epoch, attributes and number of records."""
+    """Compressed records differ from library to library: keeps a batch's offset, epoch, attributes and number of
+    records."""
     for topic in answer["responses"]:
         for partition in topic["partitions"]:
             records = bytes(partition["records"] or b"")

@@ -1,6 +1,6 @@
-"""Random requests about transactions, from a seed: by producers as they should be, by fenced ones, by strangers.
+"""Random requests about transactions, from a seed: by correct producers, by fenced ones, by unknown ones.
 
-What a broker does after an answer (markers) is waited for: until then, answers depend on which broker is faster.
+Work that a broker does after an answer (markers) is waited for: until then, answers depend on which broker is faster.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class RandomTransactions:
     steps = STEPS
 
     def __init__(self, seed: int, worn: Sequence[str] = ()) -> None:
-        """`worn`: transactional ids that have few epochs left (`wear_out`), to be used with others."""
+        """`worn`: transactional ids that have few epochs left (`wear_out`), which are used together with others."""
         self._dice = random.Random(seed)
         self._prefix = f"txn-{seed}-{uuid.uuid4().hex[:8]}"
         self._names = [*worn, *(f"{self._prefix}-{letter}" for letter in "abc"[len(worn) :])]
@@ -94,7 +94,7 @@ class RandomTransactions:
         for side in sides:
             until_ids_are_given(side.ask)
             while side.ask(m.CreateTopicsRequest([topic], 20_000), 7).topics[0].error_code not in _THERE:
-                time.sleep(0.1)  # Kafka's broker was late for its own controller
+                time.sleep(0.1)  # Kafka's broker lagged behind its own controller
             side.call(ready_group(side.ask, self._prefix, self._prefix), "id of the topic")
             for partition in range(PARTITIONS):
                 asked = m.ListOffsetsTopic(self._prefix, [m.ListOffsetsPartition(partition, -1, -1)])
@@ -108,7 +108,7 @@ class RandomTransactions:
             self._given(name, [(side, side.ask(m.InitProducerIdRequest(name, TIMEOUT_MS), 4)) for side in sides])
 
     def end(self, sides: Sequence[Side]) -> None:
-        """Nothing stays open; the topic goes."""
+        """Nothing stays open; the topic is deleted."""
         for side in sides:
             for name in self._names:
                 if name in self._ids:
@@ -117,10 +117,10 @@ class RandomTransactions:
                     _until_settled(side, [name])
             side.ask(m.DeleteTopicsRequest([m.DeleteTopicState(self._prefix)]), 6)
 
-    # ---------------------------------------------------------------------------------------------------- what is asked
+    # --------------------------------------------------------------------------------------------------------- requests
 
     def next(self, waiting: Collection[str]) -> Ask | None:
-        """A request, mostly of a transactional id's current producer."""
+        """A request, usually of a transactional id's current producer."""
         kind = self._dice.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
         return getattr(self, f"_{kind}")(self._dice.choice([*self._worn, *self._worn, *self._names]))  # type: ignore[no-any-return]
 
@@ -130,7 +130,7 @@ class RandomTransactions:
         return last if self._dice.random() < 0.3 else self._dice.randint(first, last)
 
     def _producer(self, name: str) -> tuple[str, int]:
-        """A producer's id, by its name, and epoch: those that the transactional id has, or others."""
+        """A producer's id, by its name, and epoch: the transactional id's own, or others."""
         dice, known = self._dice, self._ids.get(name, [])
         if not known:
             return "stranger", dice.choice([0, 1, -1])
@@ -170,7 +170,8 @@ class RandomTransactions:
         return Ask(CLIENT, version, build)
 
     def _is_fenced_with_its_last_epoch(self, name: str) -> bool:
-        """Whether it would be. Kafka 4.2 then leaves the producer id in place, which is mended later (KAFKA-20090)."""
+        """Whether it would be fenced with its last epoch. Kafka 4.2 then leaves the producer id in place, which was
+        fixed later (KAFKA-20090)."""
         if self._ids.get(name, [("", 0)])[-1][1] < LAST_EPOCH:
             return False
         (found,) = self._sides[0].ask(t.DescribeTransactionsRequest([name]), 0).transaction_states
@@ -199,7 +200,7 @@ class RandomTransactions:
         return Ask(CLIENT, version, build, _without_order)
 
     def _add_for_brokers(self, name: str) -> Ask:
-        """As another broker asks, of one or two transactional ids."""
+        """A request as from another broker, about one or two transactional ids."""
         dice = self._dice
         asked = []
         for each in dict.fromkeys([name, *dice.sample(self._names, dice.choice([0, 0, 1]))]):
@@ -237,7 +238,7 @@ class RandomTransactions:
         if dice.random() < 0.12:
             first = dice.choice([first + 1, max(first - 1, 0), 0, 7])
         newest = max((each for called, each in self._ids.get(name, []) if called == producer), default=epoch)
-        # Without a transaction a newer epoch is taken, and then refuses the markers: in Kafka the id stays blocked.
+        # Without a transaction a newer epoch is accepted, and then refuses the markers: in Kafka the id stays blocked.
         transactional, acks = dice.random() < 0.92 or epoch > newest, dice.choice([-1, -1, -1, 1])
         by = name if dice.random() < 0.95 else dice.choice([None, f"{self._prefix}-nobody", ""])
         records: list[Any] = [(RECORDS_AT_MS, b"k", b"%d" % (first + i), []) for i in range(count)]
@@ -330,7 +331,8 @@ class RandomTransactions:
         return Ask(CLIENT, version, lambda side: request, _without_times_of_markers)
 
     def _write_markers(self, name: str) -> Ask:
-        """As an operator ends a transaction. Epochs above the current one would block a transactional id in Kafka."""
+        """Ends a transaction as an operator does. Epochs above the current one would block a transactional id in
+        Kafka."""
         dice, version = self._dice, self._version(ApiKey.WRITE_TXN_MARKERS)
         known = self._ids.get(name, [("stranger", 0)])
         producer, epoch = known[-1] if dice.random() < 0.7 else dice.choice(known)
@@ -354,7 +356,7 @@ class RandomTransactions:
         dice, version = self._dice, self._version(ApiKey.LIST_TRANSACTIONS)
         states = dice.sample(STATES, dice.choice([0, 0, 1, 2, 3]))
         producer = self._producer(name)[0] if dice.random() < 0.3 else None
-        # With 0 a transaction that began in this millisecond is not listed, and the brokers' clocks are not one.
+        # With 0, a transaction that began in this millisecond is not listed, and the brokers' clocks differ.
         duration = dice.choice([-1, -1, -2, 10**9]) if version >= 1 else -1
         pattern = dice.choice([None, f"{self._prefix}.*", f"{self._prefix}-a", "", "(", "a"]) if version >= 2 else None
 
@@ -365,7 +367,8 @@ class RandomTransactions:
         return Ask(CLIENT, version, build, self._only_ours)
 
     def _only_ours(self, answer: Any) -> None:
-        """Other seeds are played at the same time; the duration of what begins now is a matter of luck."""
+        """Other seeds are played at the same time, and whether a transaction that begins now is listed depends on
+        luck."""
         found = [each for each in answer["transaction_states"] if each["transactional_id"] in self._names]
         answer["transaction_states"] = sorted(found, key=repr)
         answer["unknown_state_filters"] = sorted(answer["unknown_state_filters"])
@@ -382,10 +385,10 @@ class RandomTransactions:
         )
         return Ask(CLIENT, self._version(ApiKey.OFFSET_COMMIT, oldest=5, newest=9), lambda side: request)
 
-    # ------------------------------------------------------------------------------------------------ what is answered
+    # ---------------------------------------------------------------------------------------------------------- answers
 
     def learn(self, ask: Ask, answers: Sequence[tuple[Side, Any]]) -> None:
-        """Which ids were given, which batches were taken. Both brokers finish what they have begun."""
+        """Record which ids were assigned, and which batches were accepted. Both brokers finish what they have begun."""
         if any(answer == "closed" for _, answer in answers):
             return
         ours, request = answers[0][1], ask.build(answers[0][0])
@@ -404,7 +407,7 @@ class RandomTransactions:
                 self._sequences[producer, epoch, partition] = first + count
 
     def _note_refused(self, answer: t.WriteTxnMarkersResponse) -> None:
-        """Kafka begins a segment for a marker that comes long after the segment's records before it looks at it,
+        """For a marker that comes long after the segment's records Kafka rolls a segment before checking the marker,
         which it may refuse. A Fetch ends with a segment."""
         for topic in answer.markers[0].topics:
             for partition in topic.partitions:
@@ -432,7 +435,7 @@ def _id(side: Side, producer: str) -> int:
 
 
 def _until_settled(side: Side, names: list[str]) -> None:
-    """Until every marker is written."""
+    """Wait until every marker is written."""
     until = time.monotonic() + LATEST_S
     while names and time.monotonic() < until:
         found = side.ask(t.DescribeTransactionsRequest(names), 0).transaction_states
@@ -445,7 +448,7 @@ def _until_settled(side: Side, names: list[str]) -> None:
 
 
 def _without_order(answer: Any) -> None:
-    """Kafka's results come in the order of its hash tables."""
+    """Kafka's results are in the order of its hash tables."""
     for value in answer.values():
         if isinstance(value, list):
             value[:] = sorted((_sorted(each) for each in value), key=repr)
@@ -479,7 +482,7 @@ def _without_times_of_markers(answer: Any) -> None:
 
 
 def _without_last_times(answer: Any) -> None:
-    """Like `_without_times_of_markers`; coordinators have epochs of their own."""
+    """Like `_without_times_of_markers`; each broker has its own coordinator epochs."""
     for topic in answer["topics"]:
         for partition in topic["partitions"]:
             for producer in partition["active_producers"]:
@@ -491,8 +494,8 @@ def _without_last_times(answer: Any) -> None:
 
 
 def _only_what_batches_say(answer: Any, until: int) -> None:
-    """Producer ids are a broker's own, and times those of its markers. Kafka looks up aborted transactions to the next
-    entry of a sparse index, so it may name some that begin after the batches of the answer.
+    """Each broker has its own producer ids, and times of its markers. Kafka looks up aborted transactions to the next
+    entry of a sparse index, so it may list some that begin after the batches in the answer.
 
     `until`: batches from this offset on do not count.
     """
@@ -520,7 +523,7 @@ def _only_what_batches_say(answer: Any, until: int) -> None:
 
 
 def until_ids_are_given(ask: Callable[[Request[Any], int], Any]) -> None:
-    """Until a broker has producer ids; Kafka's first one, 0, is also what answers say where there is none."""
+    """Wait until a broker has producer ids; Kafka's first one, 0, is also the value in answers without one."""
     while True:
         given = ask(m.InitProducerIdRequest(None, TIMEOUT_MS), 4)
         if given.producer_id > 0:
@@ -529,7 +532,7 @@ def until_ids_are_given(ask: Callable[[Request[Any], int], Any]) -> None:
 
 
 def until_transactions_are_served(bootstrap: str) -> None:
-    """Until a broker serves every partition of `__transaction_state` and of `__consumer_offsets`."""
+    """Wait until a broker serves every partition of `__transaction_state` and of `__consumer_offsets`."""
     names = [f"ready-{number}" for number in range(1000)]
     states = t.DescribeTransactionsRequest(names)
     groups = [m.OffsetFetchRequestGroup(name, topics=None) for name in names]
@@ -549,7 +552,7 @@ def until_transactions_are_served(bootstrap: str) -> None:
 
 
 def wear_out(bootstrap: str, transactional_id: str, epochs: int = 32_762) -> None:
-    """Have a broker give so many epochs to a transactional id: one request, repeated without waiting for answers."""
+    """Make a broker give this many epochs to a transactional id: one request, repeated without waiting for answers."""
     frame = b"".join(framing.encode_request(m.InitProducerIdRequest(transactional_id, TIMEOUT_MS), 4, 1, "wear"))
     at_once = 500
     with RawClient(bootstrap) as client:

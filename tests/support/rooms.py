@@ -1,4 +1,4 @@
-"""What a producer's buffer holds, by its own numbers."""
+"""The contents of a producer's buffer, by its own numbers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from muster import AsyncProducer, Producer
 
 
 def taken(producer: Producer | AsyncProducer) -> float:
-    """The bytes of a producer's buffer that are taken."""
+    """The used bytes of a producer's buffer."""
     found = producer.metrics()
     return found.value("buffer-total-bytes") - found.value("buffer-available-bytes")

@@ -60,7 +60,7 @@ class Broker:
         return answers
 
     def commit(self, group_id: str = "g", offset: int = 1, partition: int = 0, *, turn: bool = False) -> list[Any]:
-        """The list that gets the answer; `turn`: that of this turn, which is ended."""
+        """Commit; returns the list that gets the answer. `turn`: end the turn, so that it has the answer."""
         topic = m.OffsetCommitRequestTopic("t", partitions=[m.OffsetCommitRequestPartition(partition, offset)])
         answers = self.send(m.OffsetCommitRequest(group_id, topics=[topic]), 8)
         if turn:
@@ -85,7 +85,7 @@ class Broker:
 
 
 def code(answers: list[Any]) -> int:
-    """The error code of the one answer; that of its first partition if it has some."""
+    """The error code of the only answer; that of its first partition if it has partitions."""
     (answer,) = answers
     holder = answer.topics[0].partitions[0] if getattr(answer, "topics", None) else answer
     return int(holder.error_code)

@@ -1,7 +1,7 @@
-"""What one part of muster has said in a test, whatever others say meanwhile.
+"""What one part of muster has logged in a test, whatever others log meanwhile.
 
-A test's log is that of the whole process: brokers and clients of other tests that are still there speak in it, too. And
-each broker says when the machine let nothing run for a while, which is no test's affair.
+A test's log is that of the whole process: brokers and clients of other tests that still run write to it, too. And each
+broker reports when the machine suspended everything for a while, which no test is about.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _STOOD_STILL = "this process was stopped for"
 
 
 def said(caplog: pytest.LogCaptureFixture, logger: str, level: int = logging.NOTSET) -> list[str]:
-    """The lines of a logger and of those beneath it, from a level on."""
+    """The lines of a logger and its children, from a level on."""
     return [
         record.getMessage()
         for record in caplog.records

@@ -1,4 +1,4 @@
-"""One request to muster and to Apache Kafka, and what differs between the answers."""
+"""One request to muster and to Apache Kafka, and the differences between the answers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UNORDERED = {"topics", "responses", "partitions", "results", "configs", "brokers
 
 
 class World(NamedTuple):
-    """What a case works on: one broker, its connection, a topic with records, names that do not exist."""
+    """The environment of a case: one broker, its connection, a topic with records, names that do not exist."""
 
     client: RawClient
     topic: str
@@ -49,14 +49,14 @@ def connect(bootstrap: str, prefix: str) -> World:
     for _ in range(2):
         batch = bytes(build_batch([(1000, b"k", b"v", []), (3000, None, b"w", []), (2000, b"k", None, [])]))
         while client.ask(produce(world, batch), 9).responses[0].partition_responses[0].error_code:
-            pass  # the new topic's leader is being made known
+            pass  # the new topic's leader is being announced
     while client.ask(list_offsets(world, -1, 1), 4).topics[0].partitions[0].error_code:
         pass
     return world
 
 
 def ready_group(ask: Callable[[Request[Any], int], Any], group: str, topic: str) -> bytes:
-    """Wait until a group's coordinator and a topic are there; returns the topic's id."""
+    """Wait until a group's coordinator and a topic exist; returns the topic's id."""
     while ask(m.FindCoordinatorRequest(coordinator_keys=[group]), 4).coordinators[0].error_code:
         pass
     fetch = m.OffsetFetchRequest(groups=[m.OffsetFetchRequestGroup(group, topics=None)])
@@ -69,7 +69,7 @@ def ready_group(ask: Callable[[Request[Any], int], Any], group: str, topic: str)
 
 
 def until_ready(world: World, request: Request[Any], version: int) -> None:
-    """Ask until the broker has made what it makes when it is first asked."""
+    """Ask until the broker has created what it creates at the first request."""
     deadline = time.monotonic() + PATIENCE_S
     while error := world.client.ask(request, version).error_code:
         assert time.monotonic() < deadline, ErrorCode(error)
@@ -93,7 +93,7 @@ def plain(value: Any, world: World, name: str = "") -> Any:
 
 
 def differences(ours: Any, theirs: Any, path: str = "") -> list[str]:
-    """Where two answers differ, a line each."""
+    """The differences between two answers, one line each."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         return [line for key in ours for line in differences(ours[key], theirs[key], f"{path}.{key}")]
     if isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
@@ -105,7 +105,7 @@ def differences(ours: Any, theirs: Any, path: str = "") -> list[str]:
 def compare(
     steps: list[Step], worlds: tuple[World, World], versions: Iterable[int], mask: Callable[[Any], None] | None = None
 ) -> None:
-    """Ask both brokers each request in each version that can carry it."""
+    """Send both brokers each request in each version that can express it."""
     wrong = []
     for version in versions:
         asked = 0
@@ -113,7 +113,7 @@ def compare(
             try:
                 answers = [plain(world.client.ask(build(world), version), world) for world in worlds]
             except (UnsupportedVersionError, AttributeError, TypeError):
-                continue  # this version has no place for what is asked
+                continue  # this version has no field for it
             asked += 1
             if mask is not None:
                 for answer in answers:
@@ -124,7 +124,7 @@ def compare(
 
 
 def versions(key: ApiKey) -> range:
-    """The versions that both serve."""
+    """The versions that both support."""
     first, last = ADVERTISED[key]
     return range(max(first, REQUESTS[key].MIN_VERSION), last + 1)
 

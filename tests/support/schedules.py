@@ -1,7 +1,7 @@
 """What is done to a streaming query, drawn from a seed: a schedule is a value, and so is what came of it.
 
-`draw` makes a schedule, `judge` says of the facts that were gathered whether anything was lost, and which records came
-twice though they must not. Neither does any I/O; `tests/support/spark_soak.py` carries schedules out.
+`draw` makes a schedule, `judge` finds in the collected facts whether anything was lost, and which records came twice
+although they must not. Neither does any I/O; `tests/support/spark_soak.py` carries schedules out.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ or muster's sink into another topic."""
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that is done: `after_s` behind the first batch of the run, or its start if `early`. `who` is the query
-    that it is done to. `for_s` is how long a broker is away."""
+    """One action, `after_s` after the first batch of the run, or its start if `early`. `who` is the query that it is
+    about. `for_s` is how long a broker is down."""
 
     do: str
     after_s: float
@@ -50,7 +50,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What one run does. `limits` are taken in turn as maxOffsetsPerTrigger, one for each start of a query."""
+    """What one run does. `limits` are the values of maxOffsetsPerTrigger, used in turn, one for each start of a
+    query."""
 
     seed: int
     peer: str
@@ -64,7 +65,7 @@ class Schedule:
 
 
 def draw(seed: int) -> Schedule:
-    """The schedule of a seed. At most two steps need another JVM: to start one takes most of a schedule's time."""
+    """The schedule of a seed. At most two steps need another JVM: starting one takes most of a schedule's time."""
     random = Random(seed)
     mode = random.choice(("group", "group", "assign"))
     peer = random.choice(("muster", "muster", "cluster"))
@@ -106,7 +107,7 @@ Batch = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A sink was handed a batch, in one run of the query."""
+    """A batch passed to a sink, in one run of the query."""
 
     batch: Batch
     run: int
@@ -115,7 +116,8 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a run of a query ended, and what its checkpoint said then: the last batch begun and the last one done."""
+    """How a run of a query ended, and what its checkpoint contained then: the last batch begun and the last one
+    done."""
 
     query: str
     run: int
@@ -126,11 +128,11 @@ class End:
 
 @dataclass(frozen=True)
 class Facts:
-    """What came of a schedule. Records are their numbers.
+    """The result of a schedule. Records are their numbers.
 
-    `plans` has what each batch reads by the checkpoint. `shaken` are batches that ran while a broker was away, or just
-    before or behind. `retried` are those in which a Python worker was killed. `copies` is what another topic has, if
-    that is the sink; otherwise `writes` has every call.
+    `plans` has the records of each batch according to the checkpoint. `shaken` are batches that ran while a broker was
+    down, or just before or after. `retried` are those in which a Python worker was killed. `copies` is the contents of
+    another topic, if that is the sink; otherwise `writes` has every call.
     """
 
     acknowledged: frozenset[int]
@@ -145,8 +147,8 @@ class Facts:
 
 @dataclass
 class Outcome:
-    """`wrong` is empty if all is well. The others count records, once for each time too many: `again` are those that a
-    batch handed to a sink that is not idempotent when it ran again, `shared` those that two batches had."""
+    """`wrong` is empty if everything is fine. The others count records, once for each time too many: `again` are those
+    that a batch passed to a non-idempotent sink when it ran again, `shared` those that two batches had."""
 
     wrong: list[str] = field(default_factory=list)
     records: int = 0
@@ -166,12 +168,12 @@ def judge(facts: Facts) -> Outcome:
 
 
 def pending(facts: Facts) -> Counter[Batch]:
-    """Batches that were under way at the end of a run, which the next one runs again."""
+    """Batches that were in progress at the end of a run, which the next one runs again."""
     return Counter((end.query, end.begun) for end in facts.ends if end.begun > end.done)
 
 
 def exposed(facts: Facts) -> set[Batch]:
-    """Batches that another member of the group may have been given, too: the group may not know that they are done."""
+    """Batches that another member of the group may have got, too: the group may not know that they are done."""
     crashed = {(end.query, end.done) for end in facts.ends if end.how not in ORDERLY}
     return {*pending(facts), *crashed, *facts.shaken}
 
@@ -206,8 +208,8 @@ def _check_runs(facts: Facts, outcome: Outcome) -> None:
 
 
 def _check_shares(facts: Facts, outcome: Outcome) -> None:
-    """A record is in one batch, unless all of its batches but one are exposed. Those may all be of one query only if
-    there was another: it had the partition meanwhile, and its commit says where the first goes on."""
+    """A record is in one batch, unless all of its batches but one are exposed. Those may all belong to one query only
+    if there was another: it had the partition meanwhile, and its commit determines where the first continues."""
     alone = len({end.query for end in facts.ends}) < 2
     batches: dict[int, list[Batch]] = {}
     for batch, numbers in facts.plans.items():
@@ -225,7 +227,7 @@ def _check_shares(facts: Facts, outcome: Outcome) -> None:
 
 
 def _check_copies(facts: Facts, copies: Counter[int], outcome: Outcome) -> None:
-    """A record is in the other topic as often as its batches ran, at most."""
+    """A record is in the other topic at most as often as its batches ran."""
     allowed: Counter[int] = Counter()
     interrupted = pending(facts)
     for batch, numbers in facts.plans.items():

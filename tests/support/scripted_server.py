@@ -1,4 +1,4 @@
-"""A broker that does what the test says, on the loopback interface: for what connections go through."""
+"""A broker that does what the test says, on the loopback interface: for tests of connections."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Peer:
         await self.send(b"".join(framing.encode_response(response, request, version, header.correlation_id)))
 
     async def send(self, data: bytes) -> None:
-        """Any bytes."""
+        """Send any bytes."""
         self.writer.write(data)
         await self.writer.drain()
 
@@ -79,7 +79,7 @@ class Peer:
         return request
 
     def api_versions(self, code: ErrorCode = ErrorCode.NONE) -> m.ApiVersionsResponse:
-        """What the broker speaks."""
+        """The versions that the broker supports."""
         keys = [m.ApiVersion(key, first, last) for key, (first, last) in self.versions.items()]
         return m.ApiVersionsResponse(code, keys)
 
@@ -89,7 +89,7 @@ Script = Callable[[Peer], Awaitable[None]]
 
 @dataclass
 class ScriptedServer:
-    """Serves each connection by `script`; `port` is set once it runs."""
+    """Runs `script` for each connection; `port` is set once it runs."""
 
     script: Script
     versions: dict[int, tuple[int, int]] = field(default_factory=lambda: {int(k): v for k, v in ADVERTISED.items()})
@@ -138,7 +138,7 @@ class ScriptedServer:
 
 
 def answering(server_metadata: Callable[[], m.MetadataResponse], then: Script | None = None) -> Script:
-    """A script: the handshake, then Metadata for ever; other requests go to `then`, which finds them read."""
+    """A script: the handshake, then Metadata forever; other requests are passed to `then`, after they were read."""
 
     async def script(peer: Peer) -> None:
         await peer.handshake()

@@ -1,4 +1,4 @@
-"""An Apache Kafka whose listeners want TLS, SASL or both, and the certificates that go with it."""
+"""An Apache Kafka whose listeners require TLS, SASL or both, and the certificates for it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
 
 
 def quoted(text: str) -> str:
-    """Text as a login line has it."""
+    """Text as it is written in a login line."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
@@ -37,18 +37,18 @@ def login(module: str, **options: str) -> str:
 
 @dataclass
 class Certificates:
-    """An authority, its certificates, and one that nobody trusts, as PEM files in a folder."""
+    """An authority, its certificates, and an untrusted one, as PEM files in a folder."""
 
     folder: Path
     authority: trustme.CA = field(default_factory=trustme.CA)
     stranger: trustme.CA = field(default_factory=trustme.CA)
 
     def path(self, name: str) -> Path:
-        """Where a file lies."""
+        """The path of a file."""
         return self.folder / f"{name}.pem"
 
     def write(self) -> None:
-        """Make all files: `ca`, `other-ca`, and keys with certificates: `broker`, `expired`, `elsewhere`, `client`,
+        """Create all files: `ca`, `other-ca`, and keys with certificates: `broker`, `expired`, `elsewhere`, `client`,
         `other-client`."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.authority.cert_pem.write_to_path(str(self.path("ca")))
@@ -63,7 +63,7 @@ class Certificates:
         self._pair("other-client", self.stranger.issue_cert("other@example.org", common_name="other"))
 
     def _pair(self, name: str, made: trustme.LeafCert) -> None:
-        # Java reads keys as PKCS#8 only.
+        # Java only reads keys as PKCS#8.
         key = load_pem_private_key(made.private_key_pem.bytes(), None)
         plain = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         self.path(name).write_bytes(plain + b"".join(blob.bytes() for blob in made.cert_chain_pems))
@@ -71,7 +71,7 @@ class Certificates:
 
 @dataclass
 class SecureKafka:
-    """One broker with a port for each way in: see `LISTENERS`."""
+    """One broker with a port for each kind of access: see `LISTENERS`."""
 
     folder: Path
 
@@ -91,7 +91,7 @@ class SecureKafka:
 
     @classmethod
     def nowhere(cls) -> SecureKafka:
-        """One that is never started."""
+        """A broker that is never started."""
         return cls(Path("nowhere"))
 
     def __post_init__(self) -> None:
@@ -162,7 +162,7 @@ class SecureKafka:
 
 @contextlib.contextmanager
 def shared_secure_kafka(folder: Path) -> Iterator[SecureKafka]:
-    """The broker that all workers of one test run share: the first to come starts it, it ends after the last."""
+    """The broker that all workers of one test run share: the first to need it starts it, it ends after the last."""
     described = folder / "ports.json"
     kafka = SecureKafka(folder)
     with contextlib.ExitStack() as held:
@@ -178,5 +178,5 @@ def shared_secure_kafka(folder: Path) -> Iterator[SecureKafka]:
 
 
 def escaped(text: str) -> str:
-    """Text as a properties file has it."""
+    """Text as it is written in a properties file."""
     return text.replace("\\", "\\\\").encode("ascii", "backslashreplace").decode().replace("\\x", "\\u00")

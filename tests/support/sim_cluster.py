@@ -1,6 +1,7 @@
-"""Brokers of a cluster in this process, on a ZooKeeper in memory: the real shell, without processes or sockets between.
+"""Brokers of a cluster in this process, on a ZooKeeper in memory: the real shell, without processes or sockets in
+between.
 
-ZooKeeper's time is virtual and passes while the event loop runs, so what a broker waits for of ZooKeeper comes at once.
+ZooKeeper's time is virtual and passes while the event loop runs, so a broker never waits long for ZooKeeper.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ SESSION_MS = 4_000
 
 
 class AsyncSession:
-    """A simulated session with the face that a broker uses of a real one."""
+    """A simulated session with the interface that a broker uses."""
 
     def __init__(self, world: SimCluster, name: str) -> None:
         self.timeout_ms = SESSION_MS
@@ -54,7 +55,7 @@ class AsyncSession:
         self.sim.close()
 
     def listen(self, listener: Callable[[Watched | SessionEvent], None], /) -> None:
-        """Have it called with all events."""
+        """Call the listener with all events."""
         self._listeners.append(listener)
         if hasattr(self, "sim"):
             self.sim.listen(listener)
@@ -65,7 +66,7 @@ class AsyncSession:
         return self.sim.is_live
 
     async def run(self, plan: Plan[T], /) -> T:
-        """Carry a plan out."""
+        """Carry out a plan."""
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(_: Running[T]) -> None:
@@ -98,7 +99,7 @@ class SimCluster:
         self._folder = folder
 
     async def until(self, done: Callable[[], Any]) -> Any:
-        """The first answer that is true."""
+        """The first result that is true."""
         async with asyncio.timeout(PATIENCE_S):
             while not (found := done()):
                 self.clock.advance(STEP_MS)
@@ -106,17 +107,17 @@ class SimCluster:
         return found
 
     async def soon(self, work: Any) -> Any:
-        """The result of something that waits for ZooKeeper."""
+        """The result of an awaitable that waits for ZooKeeper."""
         task = asyncio.ensure_future(work)
         await self.until(task.done)
         return task.result()
 
     def do(self, what: Ask[T]) -> T:
-        """What a user does in ZooKeeper."""
+        """An operation of a user in ZooKeeper."""
         return self.zookeeper.carry_out(self.user, ask(what))
 
     def plan(self, plan: Plan[T]) -> T:
-        """What a user does in ZooKeeper, in several steps."""
+        """Several operations of a user in ZooKeeper."""
         return self.zookeeper.carry_out(self.user, plan)
 
     def session(self, name: str = "broker") -> AsyncSession:
@@ -149,11 +150,11 @@ class SimCluster:
             yield one, two
 
     def cut(self, session: AsyncSession) -> None:
-        """Nothing comes through between a session and ZooKeeper."""
+        """Nothing gets through between a session and ZooKeeper."""
         self.zookeeper.cut(session.sim)
 
     def expire(self, session: AsyncSession) -> None:
-        """End a session as if its timeout were over."""
+        """Expire a session as if its timeout had passed."""
         self.zookeeper.expire(session.sim)
 
 

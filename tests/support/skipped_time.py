@@ -1,8 +1,8 @@
-"""An event loop's clock that only waiting moves on: for limits that are to pass, on a machine however busy.
+"""An event loop's clock that only waiting advances: for timeouts that should pass, however busy the machine is.
 
-What arrives takes no time, and where nothing arrives for a moment, the next limit has come. So a process that is held
-up for seconds loses nothing by it, and a limit of a minute is over at once. It is for tests in which everything happens
-in the one loop.
+Arriving data takes no time, and if nothing arrives for a moment, the next timeout is due. So a process that is delayed
+by seconds loses nothing, and a timeout of a minute passes at once. It is for tests in which everything happens in one
+loop.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _QUIET_S = 0.05
 
 
 def skip_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until the end of the test, in the running loop and for the clients in it."""
+    """Until the end of the test, for the running loop and for the clients in it."""
     loop: Any = asyncio.get_running_loop()
     selector: selectors.BaseSelector = loop._selector
     select, now = selector.select, loop.time()

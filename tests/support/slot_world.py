@@ -1,7 +1,7 @@
 """Coordinators that share slots, on an in-memory ZooKeeper: the real rules, store and runtime, and simple clients.
 
-A `SimNode` does what a broker does with them: runs the keeper's turns, gives slots to its runtime, and refuses every
-request while its session is in doubt.
+A `SimNode` does the same as a broker: runs the keeper's turns, passes slots to its runtime, and refuses every request
+while its session is in doubt.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class SimNode:
         self._ids += 1
         return f"{prefix}-{self.node_id}-{self._ids}"
 
-    # --- what can happen to it ---------------------------------------------------------------------------------------
+    # --- events ---------------------------------------------------------------------------------------
 
     def kill(self) -> None:
         self.is_dead = True
@@ -152,7 +152,7 @@ class SimNode:
             self.world.clock.call_later(0, due)
 
     def submit(self, request: Any, version: int, reply: Any) -> None:
-        """A request arrives; or something that is done with the runtime of groups."""
+        """A request arrives; or an action on the groups' runtime."""
         if not self.session.is_live:
             self.keeper.drop_all()
             self.wake()
@@ -175,7 +175,7 @@ class SlotWorld:
 
     @classmethod
     def settled(cls, *node_ids: int, **settings: Any) -> SlotWorld:
-        """With these nodes, among which the slots are shared."""
+        """A world with these nodes, which share the slots."""
         world = cls(**settings)
         world.start(*node_ids)
         world.settle()
@@ -198,8 +198,8 @@ class SlotWorld:
         assert self.clock.run_until(what, within_ms)
 
     def is_settled(self) -> bool:
-        """Whether every slot has one coordinator, which serves it, and should have it as all see it, who know each
-        other: so that no slot is about to move."""
+        """Whether every slot has one coordinator, which serves it, and is the one that should have it according to all
+        of them, who know each other: so that no slot is about to move."""
         nodes = [node for node in self.nodes.values() if not node.session.is_frozen]
         ids = {node.node_id for node in nodes}
         return all(node.keeper.is_settled and ids <= node.keeper.live.keys() for node in nodes) and all(
@@ -216,12 +216,12 @@ class SlotWorld:
         return group_partition(group_id, self.slots)
 
     def owners(self, group_id: str) -> set[int | None]:
-        """The nodes that have a group, as each says that does not stand still."""
+        """The nodes that have a group, each according to itself, except suspended ones."""
         slot = self.slot_of(group_id)
         return {node.keeper.owner(slot) for node in self.nodes.values() if not node.session.is_frozen}
 
     def coordinator(self, group_id: str) -> SimNode:
-        """The node that has a group, as all say."""
+        """The node that has a group, according to all."""
         [owner] = self.owners(group_id)
         assert owner is not None
         return self.nodes[owner]
@@ -241,7 +241,7 @@ class SlotWorld:
         return int(answer.topics[0].partitions[0].error_code)
 
     def committed(self, group_id: str, node: SimNode | None = None) -> dict[int, int] | int:
-        """What a group has committed for topic `t`, or the error."""
+        """The group's committed offsets in topic `t`, or the error."""
         request = m.OffsetFetchRequest(groups=[m.OffsetFetchRequestGroup(group_id, topics=None)])
         [group] = self.ask(node or self.coordinator(group_id), request, 8).groups
         if group.error_code:
@@ -255,11 +255,11 @@ class SlotWorld:
     def form(
         self, group_id: str, members: int = 2, bytes_each: int = 20, padding: bytes = b""
     ) -> tuple[int, list[str]]:
-        """A stable group; its generation, and the ids of its members, the leader first."""
+        """Create a stable group; returns its generation, and the ids of its members, the leader first."""
         node = self.coordinator(group_id)
         ids = [self.ask(node, join_request(group_id), 5).member_id for _ in range(members)]
         joined = self._join_all(node, group_id, ids)
-        # Each join after the first makes the first ones join again.
+        # Each join after the first makes the earlier members rejoin.
         while len({answer.generation_id for answer in joined}) > 1:
             joined = self._join_all(node, group_id, ids)
         leader, generation = joined[0].leader, joined[0].generation_id
@@ -276,7 +276,7 @@ class SlotWorld:
         return answers
 
     def share(self, group_id: str, generation: int, member_id: str) -> bytes:
-        """A member's assignment, asked for again."""
+        """A member's assignment, requested again."""
         request = m.SyncGroupRequest(group_id, generation, member_id)
         answer = self.ask(self.coordinator(group_id), request, 3)
         assert answer.error_code == 0, ErrorCode(answer.error_code)

@@ -1,8 +1,8 @@
 """A store of shards behind a network: a cell for each key, which holds its newest value, and an epoch for each slot.
 
-What a coordinator asks of it travels, and happens when the test says so (`Line.deliver`). So a load comes in pieces
-that keep the coordinator waiting, a write is durable some time after it was sent, and who lost a slot hears of it when
-its next write is refused.
+A coordinator's requests travel, and are carried out when the test says so (`Line.deliver`). So a load comes in pieces
+for which the coordinator waits, a write is durable some time after it was sent, and a coordinator that lost a slot
+learns of it when its next write is refused.
 """
 
 from collections import deque
@@ -15,7 +15,7 @@ from muster.protocol.records.record_batch import BatchBuilder, read_tuples
 
 
 class Cells:
-    """What all coordinators share."""
+    """The state that all coordinators share."""
 
     def __init__(self) -> None:
         self.cells: dict[int, dict[bytes, bytes]] = {}
@@ -24,7 +24,7 @@ class Cells:
 
 
 class SlowStore:
-    """One coordinator's way to the cells. `on_news` is called when something came back."""
+    """One coordinator's connection to the cells. `on_news` is called when something came back."""
 
     def __init__(self, cells: Cells, on_news: Callable[[], None] = lambda: None, piece: int = 2) -> None:
         self.cells = cells
@@ -44,7 +44,7 @@ class SlowStore:
         self._under_way.append((slot, act))
 
     def deliver(self, most: int = 1_000, slot: int | None = None) -> int:
-        """What is under way arrives, and what follows from it, in order; only that of one slot, if given."""
+        """Deliver what is in flight, and what follows from it, in order; only for one slot, if given."""
         done = 0
         while done < most:
             found = next((each for each in self._under_way if slot in (None, each[0])), None)
@@ -58,7 +58,7 @@ class SlowStore:
 
 
 class SlowJournal:
-    """A `Journal` by way of a `SlowStore`. Positions count transactions."""
+    """A `Journal` on a `SlowStore`. Positions count transactions."""
 
     is_empty = False
 
@@ -74,7 +74,7 @@ class SlowJournal:
         self._is_all = False
 
     def take(self) -> None:
-        """The slot is asked for."""
+        """The slot is requested."""
         epochs, cells = self._store.cells.epochs, self._store.cells.cells
         if epochs.get(self._slot, -1) > self._epoch:
             self._refuse()

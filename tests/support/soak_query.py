@@ -1,7 +1,7 @@
-"""A streaming query in a process of its own that is told by lines what to do, and is killed in many ways.
+"""A streaming query in a separate process that gets its commands as lines, and is killed in many ways.
 
-It reads JSON objects from standard input: `{"start": RUN, "tag": …, …}`, with the checkpoint, the sink and how long
-a batch takes before and behind its write, `{"stop": true}`, and `{"once": TAG}` before the query's source is killed. It
+It reads JSON objects from standard input: `{"start": RUN, "tag": …, …}`, with the checkpoint, the sink and how long a
+batch takes before and after its write, `{"stop": true}`, and `{"once": TAG}` before the query's source is killed. It
 says what happens in JSON lines. As users' scripts do, its main thread waits for the end of the query. It ends when
 standard input does.
 """
@@ -25,7 +25,7 @@ from tests.support.spark_query import QUIET, Stream
 
 
 def say(**what: Any) -> None:
-    """Tell the caller. Two threads do: a line is written at once."""
+    """Report to the caller. Two threads do so: a line is written at once."""
     os.write(sys.stdout.fileno(), f"{json.dumps(what)}\n".encode())
 
 
@@ -87,7 +87,7 @@ def begin(spark: Any, command: dict[str, Any]) -> Any:
 
 
 def write(command: dict[str, Any], rows: Any, batch: int) -> None:
-    """A file for each call, whole or not there."""
+    """A file for each call, complete or absent."""
     found = [row["number"] for row in rows.collect()]
     time.sleep(command["before_s"])
     folder = Path(command["sink"])

@@ -24,7 +24,7 @@ _CLASSES = "org.apache.spark.deploy"
 
 
 class SparkCluster:
-    """Use it as a context manager. Its executors have this Python."""
+    """Use it as a context manager. Its executors run this Python."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -37,7 +37,7 @@ class SparkCluster:
         self.folder.mkdir(parents=True)
         with ExitStack() as stack:
             stack.callback(self._stop)
-            # Port 0 is a free one; a worker's web page is on another.
+            # Port 0 means a free one; a worker's web page has another port.
             master = self._start("master", "master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
             self.url = self._wait(master, _MASTER, 1)
             for number in range(WORKERS):
@@ -73,7 +73,7 @@ class SparkCluster:
         return log
 
     def _wait(self, log: Path, line: re.Pattern[str], times: int) -> str:
-        """Wait until a line of a log has come so many times; its first group."""
+        """Wait until a line of a log has come this many times; returns its first group."""
         give_up = time.monotonic() + PATIENCE_S
         while len(found := line.findall(log.read_text(errors="replace"))) < times:
             ended = [process.args for process in self._processes if process.poll() is not None]

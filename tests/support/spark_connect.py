@@ -1,7 +1,7 @@
-"""A query through Spark Connect, in a process of its own: one process has either a classic session or a remote one.
+"""A query through Spark Connect, in a separate process: one process has either a classic session or a remote one.
 
 Reads one JSON object from the command line: the address, the topic, the group, the number of records and a folder. Its
-trigger comes once an hour, so nothing but the word of the session's listener has the batch committed while it runs. It
+trigger comes once an hour, so only the message of the session's listener makes it commit the batch while it runs. It
 prints one JSON object and waits for a line from its caller before it ends.
 """
 
@@ -21,7 +21,7 @@ PATIENCE_S = 300.0
 
 
 def _refused(spark: Any) -> bool:
-    """Whether a session that is no driver is told that it follow() does not run over Spark Connect."""
+    """Whether follow() refuses a session that is not a driver, because it does not run over Spark Connect."""
     try:
         history.follow(spark, "127.0.0.1:1", "out")
     except ConfigError as error:
@@ -30,7 +30,7 @@ def _refused(spark: Any) -> bool:
 
 
 def main(arguments: dict[str, Any]) -> None:
-    """Read the topic twice, at once and as a member of the group; write a copy of it."""
+    """Read the topic twice, as a batch and as a member of the group; write a copy of it."""
     from pyspark.sql import SparkSession
 
     prepare()

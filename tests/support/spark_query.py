@@ -1,4 +1,4 @@
-"""What tests need of a streaming query in a real Spark: quiet settings, an idempotent sink, patience at its start."""
+"""What tests need for a streaming query in a real Spark: quiet settings, an idempotent sink, patience at its start."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ QUIET = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spar
 
 
 def write_batch(folder: Path, rows: list[Any], batch: int) -> None:
-    """One file for each batch, whole or not there."""
+    """One file for each batch, complete or absent."""
     partial = folder / f".{batch}"
     partial.write_text(json.dumps([[row["partition"], row["offset"]] for row in rows]))
     partial.replace(folder / str(batch))
@@ -24,8 +24,8 @@ def write_batch(folder: Path, rows: list[Any], batch: int) -> None:
 
 class Stream:
     """A query. Spark gives a source's Python process ten seconds to start, which no setting changes: on a busy machine
-    that is not always enough, and ends the query before it has read anything. Then it is begun again, three times at
-    most. A query that has got further is not: its end is the test's affair."""
+    that is not always enough, and ends the query before it has read anything. It is then started again, at most three
+    times. A query that has got further is not: its end is up to the test."""
 
     def __init__(self, begin: Callable[[], Any]) -> None:
         self._begin = begin
@@ -38,7 +38,7 @@ class Stream:
         return getattr(self._query, name)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Until it has ended, in good order; whether it has."""
+        """Wait until it has ended without an error; returns whether it has."""
         while True:
             try:
                 return bool(self._query.awaitTermination(timeout_s) is not False)
@@ -47,7 +47,7 @@ class Stream:
                     raise
 
     def look(self) -> None:
-        """Raise what has ended it."""
+        """Raise the error that has ended it."""
         error = self._query.exception()
         if error is not None and not self._begun_again():
             raise error

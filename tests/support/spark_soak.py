@@ -1,4 +1,5 @@
-"""Carries out what `schedules.py` draws: a producer of numbers, queries in processes of their own, a broker to kill."""
+"""Carries out what `schedules.py` draws: a producer of numbers, queries in separate processes, a broker that is
+killed."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ def processes() -> dict[int, tuple[int, str]]:
 
 
 def family(root: int) -> dict[int, str]:
-    """A process and all that came of it, the eldest first, with their command lines."""
+    """A process and all its descendants, the oldest first, with their command lines."""
     found, there = {root: ""}, processes()
     while more := {pid: args for pid, (parent, args) in there.items() if parent in found and pid not in found}:
         found |= more
@@ -60,7 +61,7 @@ def family(root: int) -> dict[int, str]:
 
 
 def outliving(pids: Mapping[int, str]) -> list[str]:
-    """Those of these processes that are still there, looked at for as long as they may be; each with its arguments."""
+    """Those of these processes that still exist after some time in which they may end; each with its arguments."""
     deadline = time.monotonic() + GONE_S
     while True:
         there = processes()
@@ -78,8 +79,8 @@ def end_with(number: signal.Signals, pids: Iterator[int] | list[int]) -> None:
 
 
 class Numbers(threading.Thread):
-    """Writes 0, 1, 2 … to the partitions of a topic in turn, and knows which are acknowledged: `due` of them soon,
-    then a few a second, so that there is always something to read, and on a busy machine not more and more."""
+    """Writes 0, 1, 2 … to the partitions of a topic in turn, and records which are acknowledged: `due` of them soon,
+    then a few a second, so that there is always something to read, but no growing backlog on a busy machine."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
         super().__init__(daemon=True)
@@ -92,7 +93,7 @@ class Numbers(threading.Thread):
         self._producer = Producer(bootstrap_servers=bootstrap, linger_ms=2)
 
     def run(self) -> None:
-        """Write until it is told to end."""
+        """Write until it is stopped."""
         while not self._stopping.wait(0.05 if self.sent < self.due else 0.5):
             for _ in range(8 if self.sent < self.due else 1):
                 number = self.sent
@@ -107,7 +108,7 @@ class Numbers(threading.Thread):
             self.failed.append(f"{number}: {error}")
 
     def end(self) -> None:
-        """Until all are acknowledged."""
+        """Wait until all are acknowledged."""
         self._stopping.set()
         self.join()
         self._producer.close()
@@ -140,17 +141,17 @@ class Driver:
         self._told.append({"gone": True})
 
     def say(self, **what: Any) -> None:
-        """Have it do something."""
+        """Make it do something."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(what) + "\n")
         self.process.stdin.flush()
 
     def told(self, what: str, value: Any = None) -> dict[str, Any] | None:
-        """What it has said under this name, if it has."""
+        """The last message with this name, if there is one."""
         return next((told for told in self._told if what in told and value in (None, told[what])), None)
 
     def wait(self, what: str, value: Any = None) -> dict[str, Any]:
-        """What it says under this name."""
+        """The next message with this name."""
 
         def look() -> None:
             assert self.told("gone") is None or self.told(what, value), f"the driver is gone: {self.errors()}"
@@ -160,11 +161,11 @@ class Driver:
         return self.told(what, value) or {}
 
     def errors(self) -> str:
-        """The end of what it has written to standard error."""
+        """The end of its standard error."""
         return self._errors.read_text()[-4_000:]
 
     def is_over(self) -> None:
-        """Wait until it is, as well as its JVM. What they started may outlive them."""
+        """Wait until it has ended, as well as its JVM. Processes that they started may outlive them."""
         self.process.wait(GONE_S)
         until(lambda: self.jvm not in processes(), lambda: time.sleep(0.05))
         self.wait("gone")
@@ -174,7 +175,7 @@ class Driver:
         self._listener.join()
 
     def close(self) -> None:
-        """Have it end in good order."""
+        """Make it end properly."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         assert self.process.wait(GONE_S) == 0, self.errors()
@@ -182,14 +183,15 @@ class Driver:
 
 
 class Drivers:
-    """Drivers that outlive a schedule serve the next one: to start a JVM takes longer than most of what is tried."""
+    """Drivers that outlive a schedule are reused by the next one: starting a JVM takes longer than most of what is
+    tested."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.idle: list[Driver] = []
 
     def take(self) -> Driver:
-        """One that runs no query."""
+        """A driver that runs no query."""
         return self.idle.pop() if self.idle else Driver(self._folder)
 
     def __enter__(self) -> Drivers:
@@ -201,7 +203,7 @@ class Drivers:
 
 
 class Run:
-    """A query, started as often as a schedule ends it. Its checkpoint and its sink stay."""
+    """A query, restarted whenever a schedule ends it. Its checkpoint and its sink stay."""
 
     def __init__(self, soak: Soak, name: str) -> None:
         self.name = name
@@ -226,17 +228,17 @@ class Run:
         return {int(path.name): path.stat().st_mtime for path in there if path.name.isdecimal()}
 
     def plans(self) -> dict[int, Claims]:
-        """What each batch reads."""
+        """The records that each batch reads."""
         found = {}
         for batch in self.times("offsets"):
             text = (self.folder / "checkpoint" / "offsets" / str(batch)).read_text()
             found[batch] = from_json(json.loads(text.splitlines()[2])).claims
         return found
 
-    # --- its beginning and its end -----------------------------------------------------------------------------------
+    # --- start and end -----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the query, in the driver that it has, or in another."""
+        """Start the query, in its driver, or in another one."""
         self._driver = self._driver or self._soak.drivers.take()
         self._number += 1
         self.began = self.last("commits")
@@ -245,14 +247,14 @@ class Run:
         self._driver.wait("started", self._tag)
 
     def look(self) -> None:
-        """Say so if the query has ended though nothing was done to it."""
+        """Raise an error if the query has ended although nothing was done to it."""
         driver = self._driver
         if driver is not None:
             told = driver.told("gone") or driver.told("ended", self._tag)
             assert not told, f"query {self.name} has ended by itself: {told} {driver.errors()}"
 
     def end(self, how: str) -> None:
-        """End the run. The driver is there afterwards if only the query has ended."""
+        """End the run. The driver still exists afterwards if only the query has ended."""
         driver = self._driver
         assert driver is not None
         if how == "kill_source":
@@ -284,7 +286,7 @@ class Run:
         return there
 
     def kill_worker(self) -> list[int]:
-        """kill -9 of one of the processes that tasks run in; the batches that it may have been working for."""
+        """kill -9 of one of the processes in which tasks run; returns the batches that it may have been working for."""
         assert self._driver is not None
         there, parents = family(self._driver.process.pid), processes()
         daemons = {pid for pid, args in there.items() if "pyspark.daemon" in args}
@@ -294,14 +296,14 @@ class Run:
         return list(range(before + 1, self.last("offsets") + 2)) if workers else []
 
     def finish(self) -> None:
-        """Stop the query and give its driver back."""
+        """Stop the query and return its driver."""
         if self._driver is not None:
             self.end("stop")
             self._soak.drivers.idle.append(self._driver)
             self._driver = None
 
     def kill(self) -> None:
-        """At the very end, if it went wrong."""
+        """At the very end, in case of an error."""
         if self._driver is not None:
             end_with(signal.SIGKILL, list(family(self._driver.process.pid)))
             self._driver.is_over()
@@ -330,7 +332,7 @@ class Soak:
         self.story: list[str] = []
 
     def command(self, run: Run) -> dict[str, Any]:
-        """What a driver is told to start the query."""
+        """The command with which a driver starts the query."""
         found: dict[str, Any] = {
             "options": self._options(run),
             "checkpoint": str(run.folder / "checkpoint"),
@@ -362,7 +364,7 @@ class Soak:
         return found
 
     def run(self) -> Facts:
-        """Do it all, wait until everything has arrived, and gather the facts."""
+        """Do everything, wait until everything has arrived, and collect the facts."""
         try:
             self.runs["a"].start()
             self.numbers.start()
@@ -443,7 +445,7 @@ class Soak:
             run.look()
         time.sleep(0.05)
 
-    # --- what came of it ---------------------------------------------------------------------------------------------
+    # --- results ---------------------------------------------------------------------------------------------
 
     def _writes(self) -> list[Write]:
         found = []
@@ -459,7 +461,7 @@ class Soak:
         return {number for write in self._writes() for number in write.records}
 
     def _read(self, topic: str) -> dict[tuple[TopicPartition, int], int]:
-        """All records of a topic by their places."""
+        """All records of a topic by partition and offset."""
         given = {"bootstrap": self.bootstrap, "subscribe": topic, "columns": "offset,value"}
         settings = parse_options(given, streaming=False).fetch_settings()
         cluster = connect(settings.client)
@@ -478,7 +480,7 @@ class Soak:
     def _all_committed(self) -> bool:
         ends = Counter(place.partition for place, _ in self._read(self.topic))
         found = committed(self._cluster, self.topic, self.numbers.partitions)
-        # Of an empty partition, as one that was added late may be, 0 is committed or nothing.
+        # For an empty partition, such as one that was added late, 0 is committed or nothing.
         return all((offset or 0) == ends[partition] for partition, offset in found.items())
 
     def _facts(self) -> Facts:

@@ -1,8 +1,8 @@
 """The Spark source's member in virtual time: the real one, with its event loop, against simulated brokers.
 
-Nothing is replaced but sockets, threads and time: `Member`, `QueryCore` and the coordinator are those that users run,
-so a test of minutes takes milliseconds and goes the same way each time. What groups promise (`tests.simulator.checks`)
-is checked beside: a commit of what no finished batch has read is an error at once.
+Only sockets, threads and time are replaced: `Member`, `QueryCore` and the coordinator are the ones that users run, so a
+test of minutes takes milliseconds and runs identically each time. The invariants of groups (`tests.simulator.checks`)
+are checked as well: a commit of an offset that no finished batch has read is an error at once.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PATIENCE_MS = 150_000
 
 
 class _Selector(selectors.DefaultSelector):
-    """Where an event loop would sleep, virtual time passes, to the next thing that happens."""
+    """When an event loop would sleep, virtual time passes, up to the next event."""
 
     def __init__(self, clock: VirtualClock) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class _EventLoop(asyncio.SelectorEventLoop):
 
 
 class _Thread:
-    """In place of the member's thread: the caller turns the loop while it waits."""
+    """Replaces the member's thread: the caller runs the loop while it waits."""
 
     def __init__(self, loop: _EventLoop) -> None:
         self._loop = loop
@@ -89,7 +89,7 @@ class _Thread:
 
 
 class _Driver:
-    """The simulated driver behind the names of the real one."""
+    """The simulated driver with the names of the real one."""
 
     wakeup: Callable[[], None]
     on_error: Callable[[Exception], None]
@@ -150,7 +150,7 @@ class SimQuery(Query):
         vars(member).update(replaced)
 
     def read(self, partition: TopicPartition, claim: Claim, topic_id: bytes) -> list[int]:
-        """Like `RangeReader`: of the topic with the id, and all of it."""
+        """Like `RangeReader`: reads from the topic with the id, and everything."""
         topics = self.world.cluster.brokers.topics
         log = topics.logs[partition]
         there = range(max(claim.start, log.log_start_offset), min(claim.end, log.log_end_offset))
@@ -162,19 +162,19 @@ class SimQuery(Query):
         return list(there) if same else []
 
     def trigger(self) -> bool:
-        """As Spark, which asks for the next batch when the one under way is done."""
+        """Does what Spark does, which asks for the next batch when the current one is done."""
         assert self.running is None
         return super().trigger()
 
     def finish(self) -> None:
-        """The sink is done, and the group's books know what was handled."""
+        """The sink is done, and the group's checks know what was handled."""
         assert self.running is not None
         for partition, claim in from_json(self.offset(self.running)).claims.items():
             self.world.offsets.handled(partition, range(*claim))
         super().finish()
 
     def count(self, request: type[Any]) -> int:
-        """How many requests of a kind went out."""
+        """How many requests of a kind were sent."""
         return sum(1 for each in self.sent if isinstance(each, request))
 
     @property
@@ -193,8 +193,8 @@ class SimQuery(Query):
 class SparkWorld:
     """Simulated brokers with topics, queries of one group, and what happens to them.
 
-    `versions` are the newest that older brokers speak; `leaderless` are partitions without a leader, `silent` those
-    whose leader does not say where they begin and end.
+    `versions` are the newest that older brokers support; `leaderless` are partitions without a leader, `silent` those
+    whose leader does not report where they begin and end.
     """
 
     bootstrap = "node1:9092"
@@ -236,7 +236,7 @@ class SparkWorld:
     # --- queries -----------------------------------------------------------------------------------------------------
 
     def query(self, topic: str = "t", name: str = "q", **options: Any) -> SimQuery:
-        """Start a query. One on the folder of another, that was stopped or has crashed, is its next run."""
+        """Start a query. One on the folder of another, which was stopped or has crashed, is its next run."""
         self._queries.append(SimQuery(self, topic, self._folder / name, **options))
         return self._queries[-1]
 
@@ -255,11 +255,11 @@ class SparkWorld:
     # --- time --------------------------------------------------------------------------------------------------------
 
     def run(self, milliseconds: int) -> None:
-        """Spark does not call; the members' loops go on."""
+        """Spark does not call; the members' loops continue."""
         self.loop.run(asyncio.sleep(milliseconds / 1000))
 
     def until(self, condition: Callable[[], bool], *steps: Callable[[], object], every_ms: int = 100) -> int:
-        """Let time pass until something holds, with `steps` (of queries) in between; how long it took."""
+        """Let time pass until a condition holds, with `steps` (of queries) in between; returns how long it took."""
         begun = self.clock.now
         while not condition():
             assert self.clock.now < begun + PATIENCE_MS, "it never came to pass"
@@ -268,11 +268,11 @@ class SparkWorld:
             self.run(every_ms)
         return self.clock.now - begun
 
-    # --- the cluster as operators and planners see it -----------------------------------------------------------------
+    # --- the cluster for operators and planners -----------------------------------------------------------------
 
     @property
     def offsets(self) -> Any:
-        """The books of the group."""
+        """The checks of the group."""
         return self.cluster.invariants.group(self.group).offsets
 
     def produce(self, count: int, topic: str = "t", partitions: Iterable[int] = (0,)) -> None:
@@ -280,12 +280,12 @@ class SparkWorld:
             self.cluster.produce(topic, partition, count)
 
     def committed(self, topic: str = "t") -> dict[int, int]:
-        """What the group has acknowledged, -1 for nothing."""
+        """The group's acknowledged offsets, -1 if there is none."""
         count = self.cluster.brokers.topics.partition_count(topic)
         return {number: self.offsets.committed(TopicPartition(topic, number)) for number in range(count)}
 
     def set_group(self, offsets: Mapping[TopicPartition, int], note: str = "") -> None:
-        """An operator sets the offsets of a group without members. The books say nothing more of these partitions."""
+        """An operator sets the offsets of a group without members. The checks no longer apply to these partitions."""
         brokers = self.cluster.brokers
         brokers.asked.unsure.update(offsets)
         topics = [
@@ -315,7 +315,7 @@ class SparkWorld:
         self.run(gone_ms)
         self.cluster.brokers.topics.grow(topic, partitions)
 
-    # What `connect` gives.
+    # The result of `connect`.
 
     def topics(self, names: Iterable[str] | None = None) -> dict[str, list[int]]:
         counts = self.cluster.brokers.topics.counts
@@ -330,7 +330,7 @@ class SparkWorld:
 
 
 def begin_batch(world, *queries):
-    """Trigger until each of these has a batch under way."""
+    """Trigger until each of these has a batch in progress."""
     world.until(
         lambda: all(query.running is not None for query in queries),
         lambda: [query.trigger() for query in queries if query.running is None],
@@ -338,7 +338,7 @@ def begin_batch(world, *queries):
 
 
 def read_all(world, count, *queries):
-    """Trigger those that have not ended until so many records are in the sinks."""
+    """Trigger those that have not ended until this many records are in the sinks."""
     running = [query.run for query in queries if not query.ended]
     world.until(lambda: sum(len(query.sink()) for query in queries) >= count, *running)
 

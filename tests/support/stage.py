@@ -1,4 +1,4 @@
-"""A stage for stories of groups: members of raw requests, told to muster and to Apache Kafka alike."""
+"""A stage for stories of groups: members that send raw requests, to muster and to Apache Kafka alike."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SUBSCRIPTION = b"\0\0\0\0\0\1\0\1t\xff\xff\xff\xff"
 
 
 class Stage:
-    """One broker, a topic, a group, and its members; `told` is all that was answered."""
+    """One broker, a topic, a group, and its members; `told` has all answers."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -41,14 +41,14 @@ class Stage:
         for connection in self.connections.values():
             connection.close()
 
-    # -------------------------------------------------------------------------------------------- what members may do
+    # ----------------------------------------------------------------------------------------------- actions of members
 
     def send(self, name: str, request: Request[Any], version: int) -> None:
         self.connection(name).send(request, version, f"client-{name}")
         self.waiting[name] = type(request), version
 
     def hear(self, *names: str) -> list[Any]:
-        """Wait for answers, and keep what they say."""
+        """Wait for answers, and record their contents."""
         heard = []
         for name in names:
             answer = self.connection(name).receive(*self.waiting.pop(name))
@@ -84,7 +84,7 @@ class Stage:
         self.send(name, request, version)
 
     def enter(self, name: str, **wishes: Any) -> None:
-        """A new member is told its id, and comes again with it."""
+        """A new member gets its id, and joins again with it."""
         self.joins(name, **wishes)
         self.join(name, **wishes)
 
@@ -95,12 +95,12 @@ class Stage:
         self.send(name, m.SyncGroupRequest(self.group, number, self.ids[name], assignments=assignments, **fields), 5)
 
     def joins(self, name: str, **wishes: Any) -> None:
-        """Join, and be answered."""
+        """Join, and wait for the answer."""
         self.join(name, **wishes)
         self.hear(name)
 
     def syncs(self, name: str, *shares: str, **fields: Any) -> None:
-        """Sync, and be answered."""
+        """Sync, and wait for the answer."""
         self.sync(name, *shares, **fields)
         self.hear(name)
 
@@ -118,7 +118,7 @@ class Stage:
         self.hear(name)
 
     def commit(self, name: str, generation: int | None = None, version: int = 9, **fields: Any) -> None:
-        """Commit offset 7 of partition 0, with a note, and of a partition that does not exist."""
+        """Commit offset 7 of partition 0, with metadata, and of a partition that does not exist."""
         number = self.generation if generation is None else generation
         partitions = [m.OffsetCommitRequestPartition(0, 7, 2, "note"), m.OffsetCommitRequestPartition(9, 7)]
         topics = [m.OffsetCommitRequestTopic(self.topic, partitions=partitions)]

@@ -1,4 +1,5 @@
-"""A small token endpoint (RFC 6749, 4.4), and its tokens, which a broker that is not told better accepts."""
+"""A small token endpoint (RFC 6749, 4.4), and its unsigned tokens, which a broker accepts unless configured
+otherwise."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ def token(expires_in_s: float = 600) -> str:
 
 
 class TokenEndpoint(ThreadingHTTPServer):
-    """Listens on a free port of this machine, with TLS. `asked` has the ids and secrets of the clients that came."""
+    """Listens on a free port of this machine, with TLS. `asked` has the ids and secrets of the clients."""
 
     daemon_threads = True
 
@@ -59,12 +60,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Nothing on standard error."""
+        """Writes nothing to standard error."""
 
 
 @contextmanager
 def token_endpoint(pair: Path) -> Iterator[TokenEndpoint]:
-    """An endpoint while the block runs; `pair` has its key and its certificates."""
+    """An endpoint while the block runs; `pair` is its key and its certificates."""
     with TokenEndpoint(pair) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()

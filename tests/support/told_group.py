@@ -1,4 +1,4 @@
-"""A group of the coordinator's own rules, and the events that its broker writes of it."""
+"""A group with the coordinator's own rules, and the events that its broker writes about it."""
 
 from __future__ import annotations
 

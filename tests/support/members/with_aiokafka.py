@@ -15,7 +15,7 @@ from aiokafka.errors import CommitFailedError
 
 
 async def run(bootstrap: str, group: str, topic: str) -> None:
-    """Be a member until told to stop."""
+    """Be a member until stopped."""
     faulthandler.register(signal.SIGUSR1)
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
@@ -44,7 +44,7 @@ async def run(bootstrap: str, group: str, topic: str) -> None:
 
 
 async def commit(consumer: AIOKafkaConsumer) -> None:
-    """Commit what was printed; a rebalance that came in between repeats it elsewhere."""
+    """Commit what was printed; after a rebalance in between, another member repeats it."""
     try:
         await consumer.commit()
     except CommitFailedError as error:

@@ -41,6 +41,6 @@ while not told.to_stop:
     if messages:
         try:
             consumer.commit(asynchronous=False)
-        except KafkaException as error:  # a rebalance came in between: the records are repeated elsewhere
+        except KafkaException as error:  # a rebalance happened in between: another member repeats the records
             print(error, file=sys.stderr)
 consumer.close()

@@ -17,7 +17,7 @@ from kafka.errors import CommitFailedError, KafkaConnectionError
 told = SimpleNamespace(to_stop=False)
 faulthandler.register(signal.SIGUSR1)
 signal.signal(signal.SIGTERM, lambda *_: setattr(told, "to_stop", True))
-# What it did last, for the report of a failure.
+# What it did last, for the message of a failure.
 logging.basicConfig(level=logging.INFO, format="%(asctime)s %(threadName)s %(name)s: %(message)s")
 
 bootstrap, group, topic = sys.argv[1:]
@@ -42,8 +42,8 @@ while not told.to_stop:
         sys.stdout.flush()
         if fetched:
             consumer.commit()
-    except CommitFailedError as error:  # a rebalance came in between: the records are repeated elsewhere
+    except CommitFailedError as error:  # a rebalance happened in between: another member repeats the records
         print(error, file=sys.stderr)
-    except KafkaConnectionError as error:  # the broker is being started again: the next commit is of these, too
+    except KafkaConnectionError as error:  # the broker is being restarted: the next commit includes these, too
         print(error, file=sys.stderr)
 consumer.close()

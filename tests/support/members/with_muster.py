@@ -1,6 +1,6 @@
 """A member of a group that uses muster. `python with_muster.py BOOTSTRAP GROUP TOPIC`; SIGTERM: it leaves.
 
-With COORDINATOR/BOOTSTRAP it speaks as Kafka's drafts did. Prints every record as a line of JSON before it commits, so
+With COORDINATOR/BOOTSTRAP it speaks Kafka's draft protocol. Prints every record as a line of JSON before it commits, so
 that a kill can repeat records but lose none.
 """
 
@@ -47,6 +47,6 @@ while not told.to_stop:
     if fetched:
         try:
             consumer.commit()
-        except CommitFailedError as error:  # a rebalance came in between: the records are repeated elsewhere
+        except CommitFailedError as error:  # a rebalance happened in between: another member repeats the records
             print(error, file=sys.stderr)
 consumer.close()
