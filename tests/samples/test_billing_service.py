@@ -1,4 +1,4 @@
-"""The service in examples/billing_service: its suite passes with each client, and notices each bug that is planted."""
+"""The service in examples/billing_service: its suite passes with each client, and notices each planted bug."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ def copied(folder: Path) -> Path:
 
 
 def run_suite(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the suite as a stranger would run a copy of it: without the other plugins and the settings of this
-    repository."""
+    """Run the suite as a user would run a copy of it: without the other plugins and the settings of this repository."""
     plugins = ["-p", "muster.testing.pytest_plugin", "-p", "no:cacheprovider"]
     command = [sys.executable, "-m", "pytest", "-q", "-rf", *plugins, *arguments]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}

@@ -1,4 +1,4 @@
-"""The examples of the testing kit for other languages: in Java, as its head says, and in Go, from the page."""
+"""The examples of the testing kit for other languages: in Java, as described at its top, and in Go, from the page."""
 
 from __future__ import annotations
 

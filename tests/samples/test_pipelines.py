@@ -1,4 +1,5 @@
-"""The pipelines of examples/pipelines, run as they are on one broker: each writes what its page says."""
+"""The pipelines of examples/pipelines, run as they are on one broker: each writes the results that its page
+describes."""
 
 from __future__ import annotations
 
@@ -96,7 +97,7 @@ def run(place: Place, *scripts: list[str]) -> str:
     try:
         return place.run(command)
     except AssertionError as failed:
-        # Spark waits ten seconds for its first worker, no more; on a machine that starts many processes it may be late.
+        # Spark waits only ten seconds for its first worker; on a machine that starts many processes it may be late.
         if "Timed out while waiting for the Python worker to connect back" not in str(failed):
             raise
     return place.run(command)
@@ -147,7 +148,7 @@ def test_pipelines(place: Place, java: str, request: pytest.FixtureRequest) -> N
     assert revenue(place)[0] == ("ada", "2026-11-01 10:00:00", 3, 325.5)
     assert table(place, "orders-archive").num_rows == 8
     if database is None:
-        missing("PostgreSQL", HOW)  # all others are right
+        missing("PostgreSQL", HOW)  # all others are correct
     assert orders_in(database) == [("o1", 120.0), ("o2", 30.0), ("o3", 5.5), ("o4", 1.0), ("o6", 200.0), ("o7", 3.0)]
 
 

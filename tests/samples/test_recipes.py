@@ -1,4 +1,4 @@
-"""The recipes of examples/testing_recipes, run by pytest as a stranger would run a copy of them."""
+"""The recipes of examples/testing_recipes, run by pytest as a user would run a copy of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The samples of the README and the docs, run word for word: each does what the page says of it."""
+"""The samples of the README and the docs, run unchanged: each does what the page says about it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PATIENCE_S = 300.0
 
 
 class Sample(NamedTuple):
-    """A block of a page: Python, or the commands behind its dollar signs."""
+    """A block of a page: Python, or the commands after its dollar signs."""
 
     page: str
     language: str
@@ -61,7 +61,7 @@ def samples() -> list[Sample]:
 
 
 def sample(page: str, *words: str) -> Sample:
-    """The one sample of a page that has these words."""
+    """The only sample of a page that contains these words."""
     [found] = [one for one in samples() if one.page == page and all(word in one.text for word in words)]
     return found
 
@@ -73,7 +73,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 
 class Place:
-    """A folder to run samples in, as a newcomer's: `muster` and `python` are those of this environment."""
+    """A folder in which to run samples, like a newcomer's: `muster` and `python` are those of this environment."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -89,7 +89,7 @@ class Place:
         self._redirect()
 
     def redirect(self, written: int, real: int) -> None:
-        """Lead what is started from now on to another port than the one that is written."""
+        """Redirect programs that are started from now on to another port than the written one."""
         self._ports[written] = real
         self._redirect()
 
@@ -98,11 +98,11 @@ class Place:
         self.environment["MUSTER_SAMPLE_PORTS"] = pairs
 
     def for_c(self, program: str) -> str:
-        """A program whose client is not Python's: what is written leads to the real port there too."""
+        """A program whose client is not Python's: there too, the written port leads to the real one."""
         return re.sub(r"localhost:(\d+)", lambda found: f"localhost:{self._ports[int(found[1])]}", program)
 
     def start(self, *command: str) -> Callable[[], str]:
-        """Start a program in the background; the function that is returned tells what it has printed so far."""
+        """Start a program in the background; returns a function that returns the output of the program."""
         path = self.folder / f"output-{len(self._running)}"
         with path.open("wb") as output:
             process = subprocess.Popen(
@@ -128,7 +128,7 @@ class Place:
         return told()
 
     def run(self, command: str) -> str:
-        """Run a line of a shell to its end; its output."""
+        """Run a line of a shell to its end; returns its output."""
         done = subprocess.run(
             command,
             shell=True,
@@ -150,7 +150,7 @@ class Place:
         return self.start(sys.executable, str(path))
 
     def end_last(self) -> None:
-        """Ctrl-C for the program that was started last."""
+        """Send Ctrl-C to the program that was started last."""
         process = self._running.pop()
         os.killpg(process.pid, signal.SIGINT)
         process.wait(PATIENCE_S)
@@ -163,7 +163,7 @@ class Place:
 
 
 def serve(place: Place, *more: str) -> list[str]:
-    """The broker as the README starts it; the commands that it shows next."""
+    """The broker as the README starts it; returns the next commands that it shows."""
     first, *others = sample("README.md", "$ muster serve").commands
     place.wait_for(place.start(*first.split(), *more), r"(?m)^muster \S+ ready on ")
     return others
@@ -279,7 +279,7 @@ def test_the_readmes_spark_query(place: Place, java: str) -> None:
     place.run("muster topics create flights --partitions 8")
     place.run("""echo 'N14228={"carrier": "UA"}' | muster produce flights --key-separator =""")
     told = place.python(sample("README.md", "muster.spark"))
-    done = place.folder / "out" / "_spark_metadata"  # Spark lists a batch's files there when all of them are whole
+    done = place.folder / "out" / "_spark_metadata"  # Spark lists a batch's files there once all of them are complete
     deadline = time.monotonic() + PATIENCE_S
     values: list[object] = []
     while not values:
@@ -423,7 +423,7 @@ def test_each_record_once_where_a_batch_is_run_twice(place: Place, java: str) ->
     place.wait_for(told, "written 1")
     assert rows_written(place) == ([0, 0, 1, 2], [0, 0, 1, 2])
     for name in ("parquet", "sqlite"):
-        # As after a crash between the sink's write and Spark's own note of it.
+        # As after a crash between the sink's write and Spark's own commit.
         commits = place.folder / "checkpoints" / name / "commits"
         last = max((path for path in commits.iterdir() if path.name.isdecimal()), key=lambda path: int(path.name))
         for path in (last, commits / f".{last.name}.crc"):
@@ -469,7 +469,7 @@ def every_sample(page: str) -> list[Sample]:
 
 
 def printed(place: Place, client: str, more: str = "") -> str:
-    """What the blocks of docs/reference/migrating.md that are one program of a client print."""
+    """The output of those blocks of docs/reference/migrating.md that form one client's program."""
     blocks = every_sample("migrating.md")
     program = "".join(one.text for one in blocks if one.text.startswith(f"# {client}{more}\n"))
     if "await " in program:
@@ -479,7 +479,7 @@ def printed(place: Place, client: str, more: str = "") -> str:
 
 
 def promised(begin: str) -> str:
-    """What docs/reference/migrating.md says that each program prints."""
+    """The output of each program according to docs/reference/migrating.md."""
     page = (ROOT / "docs" / "reference" / "migrating.md").read_text()
     [found] = re.findall(rf"^```\n({begin}: .*?)^```$", page, re.MULTILINE | re.DOTALL)
     return str(found)
@@ -531,7 +531,7 @@ def test_values_with_a_schema_from_a_registry(place: Place) -> None:
     with fake_registry() as registry:
         place.redirect(8081, registry.port)
         told = place.run(f"{sys.executable} {EXAMPLES / 'schema_registry.py'}")
-        # Each is asked for once.
+        # Each schema is requested once.
         assert registry.asked == ["POST /subjects/flights-value/versions", "GET /schemas/ids/1"]
     first, second, third = told.splitlines()
     assert (first, second) == ("0 Flight {'carrier': 'UA'}", "1 Flight {'carrier': 'B6'}")
@@ -562,7 +562,7 @@ def test_an_admins_day(place: Place, kafka_broker: KafkaBroker) -> None:
 
 
 def await_words(place: Place, told: Callable[[], str], command: str, pattern: str) -> None:
-    """Run a command again and again until it says something."""
+    """Repeat a command until its output matches the pattern."""
     deadline = time.monotonic() + PATIENCE_S
     while not re.search(pattern, said := place.run(command)):
         assert time.monotonic() < deadline, f"{said}\n{told()}"

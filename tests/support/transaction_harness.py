@@ -1,4 +1,4 @@
-"""A shard of transactional ids, asked by name, with every answer and marker at hand."""
+"""A shard of transactional ids, used by name, with access to every answer and marker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MINUTE = 60_000
 
 
 class TransactionHarness:
-    """One shard with a clock. `version` is the broker's transaction.version, `client` that of the producers."""
+    """One shard with a clock. `version` is the broker's transaction.version, `client` the producers'."""
 
     def __init__(self, version: int = 2, client: int = 2, name: str = "x") -> None:
         self.config = TransactionConfig(transaction_version=version)
@@ -56,7 +56,7 @@ class TransactionHarness:
         return ProducerIdentity(self.entry.producer_id, self.entry.producer_epoch)
 
     def take(self, effects: TransactionEffects) -> Any:
-        """Carry effects out: the answer to the one request, None if there was none."""
+        """Carry out the effects; returns the answer to the only request, None if there was none."""
         answer = None
         for reply in effects.replies:
             if reply.ticket == "markers":
@@ -102,12 +102,12 @@ class TransactionHarness:
         return answer
 
     def mark(self, markers: Markers | None = None) -> None:
-        """All partitions of the last decision (or that one) get their markers."""
+        """All partitions of the last decision (or of the given one) get their markers."""
         due = markers or self.markers[-1]
         self.take(self.shard.marked(due, due.partitions, self.now))
 
     def wait(self, ms: int) -> None:
-        """Time passes, and what is due is done."""
+        """Time passes, and what is due is carried out."""
         until = self.now + ms
         while (at := self.shard.next_deadline()) is not None and at <= until:
             self.now = max(self.now, at)
@@ -117,7 +117,7 @@ class TransactionHarness:
     # --------------------------------------------------------------------------------------------------------- states
 
     def to(self, state: TransactionState) -> TransactionHarness:
-        """Bring the id to a state by requests."""
+        """Bring the id to a state with requests."""
         self.init()
         if state is TransactionState.EMPTY:
             return self
@@ -130,11 +130,11 @@ class TransactionHarness:
         return self
 
     def put(self, **changes: Any) -> None:
-        """Change the entry, as no request could in reasonable time."""
+        """Change the entry in a way that no request could in reasonable time."""
         self.shard.entries[self.name] = self.entry._replace(**changes)
 
     def replayed(self) -> TransactionShard:
-        """A new shard that has read all that this one wrote."""
+        """A new shard that has read everything that this one wrote."""
         shard = TransactionShard(self.config, self.new_id, "markers")
         for key, value in self.log:
             shard.replay(key, value, 0)

@@ -1,4 +1,4 @@
-"""One transactional id on one broker, asked by raw requests; what two brokers answered can be compared."""
+"""One transactional id on one broker, used by raw requests; the answers of two brokers can be compared."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _STILL = {
 
 
 class TransactionSide:
-    """`told` has what was asked for by name, and what was answered; producer ids are named as they are first seen."""
+    """`told` has the names of the requests, and their answers; producer ids are named in the order in which they
+    appear."""
 
     def __init__(self, client: RawClient, topic: str, name: str, group: str = "") -> None:
         self.client = client
@@ -39,7 +40,7 @@ class TransactionSide:
         self._sequences: dict[tuple[int, int, int], int] = {}
 
     def plain(self, value: Any, field: str = "") -> Any:
-        """An answer that can be compared."""
+        """The answer in a form that can be compared."""
         if isinstance(value, t.TopicData) and value.topic == GROUP_METADATA_TOPIC:
             return f"{len(value.partitions)} group(s)"  # the numbers of partitions differ
         if isinstance(value, Struct):
@@ -64,12 +65,12 @@ class TransactionSide:
         )
 
     def tell(self, label: str, answer: Any) -> Any:
-        """Note an answer."""
+        """Record an answer."""
         self.told.append((label, self.plain(answer)))
         return answer
 
     def ask(self, label: str, request: Request[Any], version: int) -> Any:
-        """Ask, and note the answer."""
+        """Send a request, and record the answer."""
         return self.tell(f"{label} v{version}", self.client.ask(request, version))
 
     # ------------------------------------------------------------------------------------------------------- requests
@@ -167,13 +168,13 @@ class TransactionSide:
         return self
 
     def take(self, answer: Any) -> None:
-        """The producer has got these ids."""
+        """The producer has received these ids."""
         self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
         self.plain(answer)
 
     @staticmethod
     def settled(ask: Any) -> Any:
-        """Ask until the answer is not about something that is still going on."""
+        """Repeat the request until its answer does not say that something is still in progress."""
         until = time.monotonic() + LATEST_S
         while True:
             answer = ask()
@@ -182,7 +183,7 @@ class TransactionSide:
             time.sleep(0.005)
 
     def until_complete(self) -> None:
-        """Until every marker is written."""
+        """Wait until every marker is written."""
         until = time.monotonic() + LATEST_S
         request = t.DescribeTransactionsRequest([self.name])
         while time.monotonic() < until:

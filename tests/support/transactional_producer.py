@@ -1,7 +1,7 @@
 """A `ProducerHarness` with a `transactional_id`: its coordinators' requests wait in `asked` for the test.
 
-FindCoordinator is answered by itself: node 7 coordinates the transactional id, node 8 the groups. Every request and
-answer goes through its codec, in the version that a broker of the harness's protocol speaks.
+FindCoordinator is answered automatically: node 7 coordinates the transactional id, node 8 the groups. Every request and
+answer goes through its codec, in the version that a broker of the harness's protocol supports.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Asked:
 
 @dataclass
 class TransactionalProducer(ProducerHarness):
-    """See the head of this file. With `v2` the cluster has `transaction.version` 2."""
+    """See the top of this file. With `v2` the cluster has `transaction.version` 2."""
 
     v2: bool = True
     lookups: list[ErrorCode] = field(default_factory=list)
@@ -53,14 +53,14 @@ class TransactionalProducer(ProducerHarness):
 
     @property
     def transactions(self) -> ProducerTransactions:
-        """The core's."""
+        """The core's transactions."""
         assert self.core.transactions is not None
         return self.core.transactions
 
-    # --- what the test does ------------------------------------------------------------------------------------------
+    # --- actions of the test ------------------------------------------------------------------------------------------
 
     def ready(self) -> None:
-        """Initialize."""
+        """Initialize the producer."""
         call = self.transactions.initialize()
         self.reply(self.ask(m.InitProducerIdRequest))
         assert call.done
@@ -73,7 +73,7 @@ class TransactionalProducer(ProducerHarness):
 
     @classmethod
     def begun(cls, *values: bytes, **fields: Any) -> Self:
-        """One in whose transaction these records are written."""
+        """A producer in whose transaction these records are written."""
         made = cls(**fields)
         made.begin()
         if values:
@@ -86,7 +86,7 @@ class TransactionalProducer(ProducerHarness):
         self.write(*values, partition=partition)
 
     def write(self, *values: bytes, partition: int = 0) -> None:
-        """Have records written in the open transaction."""
+        """Write records in the open transaction."""
         self.add(*values, partition=partition)
         if not self.v2 and self.asked:
             self.reply(self.ask(t.AddPartitionsToTxnRequest))
@@ -119,7 +119,7 @@ class TransactionalProducer(ProducerHarness):
         call.result()
 
     def ask(self, kind: type[Any]) -> Asked:
-        """The one request that waits, after a turn."""
+        """The only waiting request, after a turn."""
         self.turn()
         (found,) = self.asked
         assert isinstance(found.request, kind), found.request
@@ -130,10 +130,10 @@ class TransactionalProducer(ProducerHarness):
         self._reply(asked, _ANSWERS[type(asked.request)](asked, code, **more))
 
     def lose(self, asked: Asked, kind: FailureKind = FailureKind.DISCONNECTED) -> None:
-        """Give a request no answer."""
+        """Fail a request without an answer."""
         self._reply(asked, Failure(kind, f"scripted: {kind.value}"))
 
-    # --- behind the scenes -------------------------------------------------------------------------------------------
+    # --- internals -------------------------------------------------------------------------------------------
 
     def _reply(self, asked: Asked, reply: Response | Failure) -> None:
         self.asked.remove(asked)

@@ -1,4 +1,5 @@
-"""Transactions for tests of the log: batches in, and what a log should know of them, found by reading all of it."""
+"""Transactions for tests of the log: batches to write, and the state that a log should have, found by reading all of
+it."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ def sent(
 
 
 def begin(log: PartitionLog, producer_id: int, *records: tuple[bytes | None, bytes | None], epoch: int = 0) -> int:
-    """Writes a batch of a transaction, verified where it is the first one; returns its offset."""
+    """Writes a batch of a transaction, verified if it is the first one; returns its offset."""
     entry = log.producers.producers.get(producer_id)
     is_known = entry is not None and entry.epoch == epoch and bool(entry.batches)
     sequence = entry.batches[-1].last_sequence + 1 if is_known and entry is not None else 0
@@ -39,7 +40,8 @@ def end(log: PartitionLog, producer_id: int, *, commit: bool, epoch: int = 0, ve
 
 
 def read_committed(log: PartitionLog, offset: int | None = None, max_bytes: int = 300) -> list[Row]:
-    """(offset, key, value) of what a consumer of committed records gets from `offset` (the start) on."""
+    """(offset, key, value) of the records that a reader of committed records gets from `offset` (default: the start)
+    on."""
     offset = log.log_start_offset if offset is None else offset
     start, found = offset, []
     while offset < log.last_stable_offset:
@@ -59,7 +61,7 @@ def read_committed(log: PartitionLog, offset: int | None = None, max_bytes: int 
 
 @dataclass
 class Rebuilt:
-    """What a log's batches say, in the plainest words: nothing is looked up, nothing is left out."""
+    """The state according to a log's batches, in the plainest form: nothing is looked up, nothing is left out."""
 
     epochs: dict[int, int] = field(default_factory=dict)
     coordinators: dict[int, int] = field(default_factory=dict)
@@ -79,7 +81,7 @@ class Rebuilt:
 
 
 def rebuilt(log: PartitionLog) -> Rebuilt:
-    """As the batches in the segments say."""
+    """The state according to the batches in the segments."""
     found = Rebuilt()
     for segment in log.segments:
         for position, header in segment.headers():
@@ -106,7 +108,7 @@ def rebuilt(log: PartitionLog) -> Rebuilt:
 
 
 def check_rebuilt(log: PartitionLog) -> None:
-    """What the log has kept is what its batches say. Not where its first segments are gone, or were compacted."""
+    """Check that the state of the log matches its batches. Not for logs whose first segments are gone or compacted."""
     expected = rebuilt(log)
     producers = log.producers.producers
     known = {pid: entry for pid, entry in producers.items() if pid in expected.epochs}
@@ -122,5 +124,5 @@ def check_rebuilt(log: PartitionLog) -> None:
 
 
 def open_firsts(found: list[OngoingTransaction]) -> list[tuple[int, int]]:
-    """Producer id and first offset of each."""
+    """Producer id and first offset of each transaction."""
     return [(one.producer_id, one.first_offset) for one in found]

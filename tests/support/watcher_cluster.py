@@ -1,4 +1,4 @@
-"""A broker of muster's that is named in a real ZooKeeper, for tests of the consumers that watch it."""
+"""A broker of muster's that is registered in a real ZooKeeper, for tests of the consumers that watch it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATIENCE_S = 120
 
 
 class Cluster:
-    """A broker and what a controller would have written of it."""
+    """A broker, and what a controller would have written about it."""
 
     def __init__(self, bootstrap: str, connect: str, zookeeper: KazooClient) -> None:
         self.bootstrap = bootstrap
@@ -68,7 +68,7 @@ class Cluster:
 
 
 def watcher(address: str, group: str, **settings: Any) -> AsyncWatcherConsumer:
-    """A consumer of scheme 1 that has patience with a busy machine."""
+    """A consumer of scheme 1 with timeouts for a busy machine."""
     patient = {
         "auto_offset_reset": "earliest",
         "zookeeper_session_timeout_ms": 30_000,
@@ -81,7 +81,7 @@ def watcher(address: str, group: str, **settings: Any) -> AsyncWatcherConsumer:
 
 @asynccontextmanager
 async def watched_cluster(zookeeper: ZooKeeperServer, broker: BrokerProcess) -> AsyncIterator[Cluster]:
-    """muster's broker, named in a folder of ZooKeeper that no other test has."""
+    """muster's broker, registered in a ZooKeeper chroot that no other test uses."""
     address = zookeeper.chroot()
     host, _, root = address.partition("/")
     name, _, port = broker.bootstrap.rpartition(":")
@@ -108,7 +108,7 @@ async def until(predicate: Callable[[], bool], what: str = "it") -> None:
 
 
 async def collect(consumer: AsyncWatcherConsumer, count: int) -> list[ConsumerRecord]:
-    """Poll until there are so many records."""
+    """Poll until there are this many records."""
     found: list[ConsumerRecord] = []
     async with asyncio.timeout(PATIENCE_S):
         while len(found) < count:
@@ -119,7 +119,7 @@ async def collect(consumer: AsyncWatcherConsumer, count: int) -> list[ConsumerRe
 
 @asynccontextmanager
 async def polling(*consumers: AsyncWatcherConsumer) -> AsyncIterator[list[ConsumerRecord]]:
-    """Consumers that poll in the background; what they got."""
+    """Consumers that poll in the background; and the records that they got."""
     found: list[ConsumerRecord] = []
 
     async def poll(consumer: AsyncWatcherConsumer) -> None:
@@ -139,7 +139,7 @@ async def polling(*consumers: AsyncWatcherConsumer) -> AsyncIterator[list[Consum
 
 
 def end_session(consumer: AsyncWatcherConsumer) -> None:
-    """Take its session over with another client, and close it: so ZooKeeper ends it as it ends an expired one."""
+    """Take over its session with another client, and close it: ZooKeeper then ends it like an expired one."""
     assert consumer._session is not None
     assert consumer._session._current is not None
     other = KazooClient(consumer._session._address, client_id=consumer._session._current._client.client_id)

@@ -1,8 +1,9 @@
-"""A process with one `WatcherConsumer` that says what it hands out, for tests that stop and kill it.
+"""A process with one `WatcherConsumer` that prints what it hands out, for tests that stop and kill it.
 
 watcher_process.py ZOOKEEPER GROUP NAME TOPIC SESSION_TIMEOUT_MS PAUSE_MS
 
-It prints a line for each record: partition, offset, how many of the partition are still in hand. After each it waits.
+It prints a line for each record: partition, offset, how many fetched records of the partition are left. After each it
+waits.
 """
 
 from __future__ import annotations

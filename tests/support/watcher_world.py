@@ -46,7 +46,7 @@ class World:
         )
 
     def rest(self, *watchers: SimWatcher, within_ms: int = 60_000, after_ms: int = 0) -> None:
-        """Wait until these are at rest; so much time passes first."""
+        """Wait until these are at rest; `after_ms` pass first."""
         if after_ms:
             self.clock.advance(after_ms)
         assert self.clock.run_until(lambda: all(w.is_at_rest for w in watchers), within_ms), [
@@ -72,7 +72,7 @@ def told(watcher: SimWatcher, level: Level = Level.WARNING) -> list[str]:
 
 
 class Hand:
-    """Carries plans out one ask at a time, and keeps what was asked."""
+    """Carries plans out one ask at a time, and records the asks."""
 
     def __init__(self, world: World, positions: dict[TopicPartition, int] | None = None) -> None:
         self.world = world
@@ -111,7 +111,7 @@ class Hand:
             return error
 
     def steps(self) -> list[str]:
-        """What was asked, in short."""
+        """The asks in short form."""
         found = []
         for what in self.asked:
             words = [type(what).__name__]

@@ -1,4 +1,4 @@
-"""Batches of a log, and records of kinds that only Kafka writes, as their bytes: muster itself reads such alone."""
+"""Batches of a log, and records of kinds that only Kafka writes, as bytes: muster itself only reads them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Seeded stories of sessions with ZooKeeper, told by the in-memory one and by a real one in the same words.
+"""Seeded stories of sessions with ZooKeeper, played on the in-memory one and on a real one in the same way.
 
-A story is made while the in-memory ZooKeeper lives it, because what is worth asking depends on what is there; then a
-real one lives the same steps. After every step each session asks for something: all events of that step have come
-before the answer.
+A story is made while the in-memory ZooKeeper plays it, because useful requests depend on its contents; then a real one
+plays the same steps. After every step each session asks for something: all events of that step have come before the
+answer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Event = zk.Watched | zk.SessionEvent
 
 @dataclass
 class Asked:
-    """A session asks for some things at once."""
+    """A session makes several requests at once."""
 
     session: int
     asks: Sequence[zk.Ask[Any]]
@@ -55,7 +55,7 @@ class Expired:
 
 @dataclass
 class Restarted:
-    """The server is killed, and started again on its data."""
+    """The server is killed, and restarted on its data."""
 
 
 Step = Asked | Closed | Expired | Restarted
@@ -63,13 +63,13 @@ Step = Asked | Closed | Expired | Restarted
 
 @dataclass
 class Transcript:
-    """What came of each step: the answers and errors, and the events of each session."""
+    """The results of each step: the answers and errors, and the events of each session."""
 
     lines: list[tuple[Step, list[Any], list[list[Event]]]] = field(default_factory=list)
     owners: dict[int, str] = field(default_factory=dict)
 
     def plain(self) -> list[str]:
-        """In words that do not depend on who tells: ids and transactions by their order."""
+        """In a form that does not depend on the server: ids and transactions by their order."""
         zxids: set[int] = set()
         for _, outcomes, _ in self.lines:
             _each_stat(outcomes, lambda stat: zxids.update((stat.czxid, stat.mzxid)))
@@ -106,13 +106,14 @@ def _ordered(step: Step, session: int, events: list[Event]) -> list[str]:
         event.name if isinstance(event, zk.SessionEvent) else f"{event.change.name} {event.path}" for event in events
     ]
     if isinstance(step, Expired) and step.session == session:
-        # Its connection may end before its watches on what ends with it have fired, or after.
+        # Its connection may end before or after its watches on the znodes that end with it have fired.
         names = [name.split()[-1] for name in names]
-    # What ends together with a session, or with a connection, comes in no particular order.
+    # Events that happen together with the end of a session, or of a connection, come in no particular order.
     return names if isinstance(step, Asked) else sorted(set(names))
 
 
-# --- making it up -----------------------------------------------------------------------------------------------------
+# --- making a story
+# -----------------------------------------------------------------------------------------------------
 
 
 class Author:
@@ -123,7 +124,7 @@ class Author:
         self._tree = zookeeper.tree
 
     def step(self, *, ends: bool) -> Step:
-        """One more step; with `ends` it may be that a session ends."""
+        """One more step; with `ends` it may end a session."""
         rng = self._rng
         session = rng.randrange(SESSIONS)
         if ends and rng.random() < 0.06:
@@ -169,11 +170,11 @@ class Author:
         return zk.Check(path, self._version(path))
 
 
-# --- told by the in-memory ZooKeeper ----------------------------------------------------------------------------------
+# --- on the in-memory ZooKeeper ----------------------------------------------------------------------------------
 
 
 def imagined(seed: int, count: int, *, ends: bool, restarts: Iterable[int] = ()) -> tuple[Transcript, ZooKeeperCounts]:
-    """A story of so many steps."""
+    """A story with this many steps."""
     rng = Random(seed)
     zookeeper = SimZooKeeper(VirtualClock(), Random(rng.getrandbits(32)))
     sessions = [zookeeper.connect(f"s{index}", timeout_ms=TIMEOUT_MS) for index in range(SESSIONS)]
@@ -222,14 +223,14 @@ def _imagine(zookeeper: SimZooKeeper, sessions: list[SimSession], events: list[l
     return []
 
 
-# --- told by a real one -----------------------------------------------------------------------------------------------
+# --- on a real ZooKeeper
+# -----------------------------------------------------------------------------------------------
 
 
 async def lived(
     server: ZooKeeperServer, story: Transcript, counters: list[dict[str, float]] | None = None
 ) -> Transcript:
-    """The same steps with a real ZooKeeper; the counters take the server's own from before the first and after the
-    last."""
+    """The same steps on a real ZooKeeper; `counters` gets the server's own before the first and after the last step."""
     address = server.chroot()
     told = Transcript()
     sessions: list[ZooKeeperSession] = []
@@ -286,7 +287,7 @@ async def _live(
 
 
 def expire(session: ZooKeeperSession) -> None:
-    """End a session as ZooKeeper would, through another connection of it, which closes it."""
+    """End a session as ZooKeeper would, through another connection with its id, which closes it."""
     link = session._current
     assert link is not None
     other = KazooClient(",".join(session._hosts), client_id=link._client.client_id)
@@ -302,9 +303,10 @@ async def _until(predicate: Callable[[], bool]) -> None:
 
 
 def counted(before: dict[str, float], after: dict[str, float]) -> ZooKeeperCounts:
-    """What a real server has counted between two readings of its counters, of which the second is a packet, too.
+    """What a real server has counted between two readings of its counters, the second of which is a packet, too.
 
-    It sends those in pieces, each of which it counts as a packet: what else it has sent cannot be told from them.
+    It sends its counters in pieces, each of which it counts as a packet: these cannot be separated from the other
+    packets.
     """
 
     def spent(name: str) -> int:

@@ -1,7 +1,7 @@
-"""A real Apache ZooKeeper for tests: started as `muster.local` does, its jars kept as Kafka's are (peers.py).
+"""A real Apache ZooKeeper for tests: started as by `muster.local`, with jars that are stored like Kafka's (peers.py).
 
-A run's workers share one server, below which each test has a folder of its own (a chroot); a test that freezes or kills
-its server starts one for itself.
+A run's workers share one server, in which each test has its own chroot; a test that freezes or kills its server starts
+its own.
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ _names = itertools.count()
 
 
 class ZooKeeperServer(LocalServer):
-    """One server on the loopback interface. Sessions may be as short as half a second; it looks at them as often.
+    """One server on the loopback interface. Sessions may be as short as half a second, which is also how often it
+    checks them.
 
     Use it as a context manager, or through the fixture `zookeeper`, which all tests of a run share.
     """
 
     def __init__(self, folder: Path, port: int = 0) -> None:
-        # A process that is killed loses nothing without fsync, and disks of machines for tests are slow.
+        # A killed process loses nothing without fsync, and the disks of test machines are slow.
         super().__init__(folder, port, fsync=False)
 
     def chroot(self) -> str:
-        """The address with a folder that no other test has; it is not there yet."""
+        """The address with a chroot that no other test uses; it does not exist yet."""
         return f"{self.address}/test-{os.getpid()}-{next(_names)}"
 
     def classpath(self) -> str:
-        """Where its classes are."""
+        """The class path."""
         return f"{peers.fetched_jars('zookeeper', VERSION, jars.ZOOKEEPER_POM)}/*"
 
     def java(self) -> str:
@@ -52,13 +53,13 @@ class ZooKeeperServer(LocalServer):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._held.close()  # its keeper kills it: an orderly end takes longer
+        self._held.close()  # its keeper kills it: an orderly stop takes longer
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def operator(address: str, timeout_s: float = 60) -> Iterator[KazooClient]:
-    """A client of ZooKeeper's own, as an operator has it, for what is below an address."""
+    """A client of ZooKeeper's own, as an operator uses it, for the znodes below an address."""
     client = KazooClient(address, timeout=timeout_s)
     client.start(PATIENCE_S)
     try:
@@ -70,7 +71,7 @@ def operator(address: str, timeout_s: float = 60) -> Iterator[KazooClient]:
 
 @contextlib.contextmanager
 def shared_zookeeper(folder: Path) -> Iterator[ZooKeeperServer]:
-    """The server that all workers of one test run share: the first to come starts it, it ends after the last."""
+    """The server that all workers of one test run share: the first to need it starts it, it ends after the last."""
     described = folder / "server.json"
     with contextlib.ExitStack() as held:
         with peers.locked(folder / "mutex"):

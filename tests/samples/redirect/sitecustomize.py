@@ -1,7 +1,7 @@
-"""On PYTHONPATH of a sample: its addresses stay as they are written, and lead to ports that are free on this machine.
+"""For a sample's PYTHONPATH: its addresses stay as they are written, but lead to ports that are free on this machine.
 
-Python imports this file at the start of every process, so that samples run word for word though somebody's own Kafka
-may listen on 9092. `MUSTER_SAMPLE_PORTS` has pairs of a written and a real port; other ports are left alone.
+Python imports this file at the start of every process, so that samples run unchanged even if another Kafka listens on
+9092. `MUSTER_SAMPLE_PORTS` has pairs of a written and a real port; other ports are left alone.
 """
 
 import os
