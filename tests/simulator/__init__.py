@@ -1,10 +1,10 @@
-"""Helpers for tests of consumer groups: virtual time, and a whole group in it.
+"""Helpers for tests of consumer groups: virtual time, and a whole group that runs in it.
 
 `VirtualClock` is time as a number. `SimCluster` is a group of real client cores against the real coordinator, over a
 network that can do anything a real one can, checked while it runs. `simulate` leads one through a life of faults that
 follows from a seed.
 
-Nothing of muster imports this package but the demo; it is for tests, yours too.
+Only muster's demo imports this package; it is for tests, including yours.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The life of one or two groups, faults and all, as it follows from a seed.
 
 A `Scenario` is drawn first: topics, members, assignors, habits, what the network is like. Then faults strike at random
-moments for `fault_ms` (`faults`). After that, in some lives, all is well except one member, and the others have to
-become stable all the same. Then everything is mended, and the groups have to become stable and balanced within a bound,
-without help, and to commit all records there are.
+moments for `fault_ms` (`faults`). After that, in some lives, everything works except one member, and the others must
+become stable anyway. Then everything is repaired, and the groups must become stable and balanced within a time limit,
+without help, and commit all records.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Life(Faults):
     """The course of a life."""
 
     def run(self) -> None:
-        """All of it."""
+        """Live the whole life."""
         for place in range(self.scenario.members):
             self.later(1_000, self.start_again, place)
         for place in range(self.scenario.simple):
@@ -51,10 +51,11 @@ class _Life(Faults):
             self._all_leave()
             self._settle()
 
-    # --- all is well but one -----------------------------------------------------------------------------------------
+    # --- one member misbehaves
+    # -----------------------------------------------------------------------------------------
 
     def _calm(self) -> None:
-        """One member goes on misbehaving, the others are well: they have to become stable in spite of it."""
+        """One member keeps misbehaving, the others are healthy: they must become stable in spite of it."""
         self.is_over = True
         self._mend_nodes()
         candidates = [member for member in self.cluster.alive if not member.is_closing]
@@ -93,7 +94,8 @@ class _Life(Faults):
             for group_id in self.cluster.groups
         )
 
-    # --- all is well -------------------------------------------------------------------------------------------------
+    # --- everything works
+    # -------------------------------------------------------------------------------------------------
 
     def _mend(self) -> None:
         cluster = self.cluster
@@ -136,15 +138,16 @@ class _Life(Faults):
         self.cluster.heal(member)
 
     def _may_stay(self, member: SimMember) -> bool:
-        """Whether nothing but a rejoin of the whole group would let it in."""
+        """Whether only a rejoin of the whole group would let it in."""
         refused = (ErrorCode.GROUP_MAX_SIZE_REACHED, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         return not any(isinstance(error, KafkaError) and error.code in refused for error in member.errors)
 
     def _settle(self) -> None:
         cluster = self.cluster
-        # A member that was silent for too long may expire only now; metadata may be that old, an answer that late.
+        # A member that was silent for too long may expire only now; metadata may be this old, an answer this late.
         cluster.run(max(self.scenario.session_timeout_ms, METADATA_MAX_AGE_MS + 4_000))
-        # Of each share that is read by hand one process is alive, or about to start when the one before it has ended.
+        # For each partition share that is read by hand, one process is alive, or about to start when the previous one
+        # has ended.
         cluster.run_until(lambda: not any(member.is_closing for member in cluster.of_group(SIMPLE)), 2 * CLOSE_MS)
         cluster.run(2_000)
         for number, group_id in enumerate(cluster.groups):
@@ -161,16 +164,15 @@ class _Life(Faults):
         self._check_all_handled()
 
     def needs_operator(self) -> bool:
-        """Whether there may be something that a group, muster's as Kafka's, does not find out by itself.
+        """Whether there may be something that a group cannot discover on its own, in muster or in Kafka.
 
-        A static member that comes back goes on with its predecessor's share, without a rebalance (KIP-345). If it leads
+        A static member that comes back keeps its predecessor's assignment, without a rebalance (KIP-345). If it leads
         (KIP-814), it does not know that partitions were added before it came; and if its predecessor had just given up
         partitions under the cooperative protocol, no member asks for the second rebalance that gives them an owner.
-        Besides, a coordinator that was restarted knows of each member only the assignor that was chosen: newcomers that
-        have another in common with all are refused until the members rejoin.
-        And one that subscribes to more than its predecessor did is given no more than that one had: see
-        `_has_too_small_a_share` for when others have the rest. Where the coordinator assigns it looks after all of
-        this itself.
+        Besides, a restarted coordinator knows only the chosen assignor of each member: newcomers that have another one
+        in common with all are refused until the members rejoin. And one that subscribes to more than its predecessor
+        gets no more than that one had: see `_has_too_small_a_share` for when others have the rest. A coordinator that
+        assigns handles all of this itself.
         """
         scenario = self.scenario
         if scenario.assigned:
@@ -180,13 +182,13 @@ class _Life(Faults):
         return (scenario.static and changes) or len(scenario.assignors) > 1
 
     def _has_too_small_a_share(self) -> bool:
-        """Whether a group is stable, and out of balance because a static member has a share that was another's.
+        """Whether a group is stable, and out of balance because a static member has another one's assignment.
 
-        A member subscribes to fewer topics, is given partitions of these alone, and dies. The one that comes back in
-        its place subscribes to all of them, and is given the same share without a rebalance, if the protocol stays the
-        same: the coordinator does not compare subscriptions (KIP-345). All the rest is others', so nothing is missing.
-        So it is, too, with one that is the same process: it left while a topic came that its pattern matches, and the
-        group was shared out by what it had said before.
+        A member subscribes to fewer topics, gets partitions of only these, and dies. The one that replaces it
+        subscribes to all of them, and gets the same assignment without a rebalance, if the protocol stays the same: the
+        coordinator does not compare subscriptions (KIP-345). Others have all the rest, so nothing is missing. The same
+        can happen with a single process: while it was away, a topic was created that its pattern matches, and the
+        assignment was computed from its former subscription.
         """
         replaced = {event.group_id for event in self.cluster.brokers.coordinators.events if type(event) is MemberFenced}
         differ = not self.scenario.assigned and (self.scenario.restless > 0 or self.has_grown)
@@ -197,7 +199,7 @@ class _Life(Faults):
         cluster.brokers.records.gaps = None
         # A consumer commits again with the next record if its last commit failed. A consumer without a group sends no
         # heartbeats: it learns that the coordinator has moved only by its next commit, which fails if it has one try.
-        # So it takes one record more.
+        # So one more record is needed.
         for _ in range(2 if self.scenario.simple else 1):
             for partition in sorted(cluster.partitions()):
                 cluster.produce(*partition)
@@ -247,7 +249,7 @@ class _Life(Faults):
 
 
 def simulate(seed: int, scenario: Scenario | None = None) -> SimCluster:
-    """Lead groups through the life that follows from a seed; the cluster as it is at the end.
+    """Lead groups through the life that follows from a seed; returns the cluster at the end.
 
     Raises:
         InvariantError: something happened that must never happen; the message ends with what led to it.

@@ -19,19 +19,19 @@ class Timer:
         self._arguments = arguments
 
     def cancel(self) -> None:
-        """Have it not happen. Does nothing when it has happened."""
+        """Cancel it. Does nothing if it has happened."""
         self.cancelled = True
 
     def fire(self) -> None:
-        """Call back now."""
+        """Run it now."""
         self._callback(*self._arguments)
 
 
 class VirtualClock:
     """Milliseconds that pass when `advance` or `run_until` says so, and callbacks that are due on the way.
 
-    What is due at one moment is called in the order in which it was asked for, so equal programs run equally. An
-    exception out of a callback ends the run; the clock then stands at the moment of the callback.
+    What is due at one moment is called in the order in which it was scheduled, so equal programs run equally. An
+    exception from a callback ends the run; the clock then shows the moment of the callback.
 
     Args:
         start_ms: what `now` is at first.
@@ -43,14 +43,14 @@ class VirtualClock:
         self._timers: list[tuple[int, int, Timer]] = []
 
     def call_at(self, when: int, callback: Callable[..., Any], *arguments: Any) -> Timer:
-        """Call back at a time in milliseconds; at the next chance if it is over already."""
+        """Call back at a time in milliseconds; as soon as possible if it has passed."""
         timer = Timer(max(when, self.now), callback, arguments)
         self._order += 1
         heappush(self._timers, (timer.when, self._order, timer))
         return timer
 
     def call_later(self, delay_ms: int, callback: Callable[..., Any], *arguments: Any) -> Timer:
-        """Call back in so many milliseconds; 0 means after what is due now already."""
+        """Call back in this many milliseconds; 0 means after what is due now already."""
         return self.call_at(self.now + delay_ms, callback, *arguments)
 
     def next_due(self) -> int | None:
@@ -65,7 +65,7 @@ class VirtualClock:
         self.run_until(lambda: False, milliseconds)
 
     def run_until(self, predicate: Callable[[], bool], within_ms: int) -> bool:
-        """Let time pass until the predicate holds, asked after each callback; False if `within_ms` was not enough."""
+        """Let time pass until the predicate holds, checked after each callback; False if `within_ms` was not enough."""
         if predicate():
             return True
         end = self.now + within_ms

@@ -1,4 +1,4 @@
-"""Whole consumer groups in one process and in virtual time: real client cores against the real coordinator."""
+"""Whole consumer groups in one process and in virtual time: real client cores with the real coordinator."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ GROUP = "group"
 
 
 class SimCluster:
-    """Groups of simulated consumers, the nodes that serve them, and all that can go wrong between them.
+    """Groups of simulated consumers, the nodes that serve them, and everything that can go wrong between them.
 
     Everything follows from `seed`: equal programs with equal seeds run equally, event for event. The coordinator is the
     broker's own `CoordinatorRuntime`, the members are the client's own `ConsumerCore`; only sockets, disks and time are
     simulated. While time passes the invariants (`tests.simulator.checks`) are checked; one that does not hold raises
-    `InvariantError`. `story` is what has happened.
+    `InvariantError`. `story` contains all events.
 
         cluster = SimCluster(seed=1, topics={"flights": 4})
         first, second = cluster.add_member("first"), cluster.add_member("second")
@@ -111,7 +111,7 @@ class SimCluster:
         by_hand: Iterable[TopicPartition] | None = None,
         **settings: Any,
     ) -> SimMember:
-        """Start a consumer. `settings` are those of `ConsumerConfig`; it begins at the earliest records.
+        """Start a consumer. `settings` are those of `ConsumerConfig`; it begins at the earliest record.
 
         `by_hand` are partitions that it takes with `assign` instead of subscribing. Its group is one of the
         `simple_groups`, and no other process may have these partitions: two could both commit them, in either order.
@@ -159,7 +159,7 @@ class SimCluster:
         return {partition: member.name for member in self.alive for partition in sorted(member.held)}
 
     def lag(self, group_id: str | None = None, partitions: Iterable[TopicPartition] | None = None) -> int:
-        """Records, of all partitions or of some, that a group has not committed yet."""
+        """Records, in all partitions or in some, that a group has not committed yet."""
         offsets = self.invariants.group(group_id or self.groups[0]).offsets
         some = self.partitions() if partitions is None else partitions
         return sum(max(0, self.end_offset(p) - max(0, offsets.committed(p))) for p in some)
@@ -175,10 +175,10 @@ class SimCluster:
         self.clock.advance(milliseconds)
 
     def run_until(self, predicate: Callable[[], bool], within_ms: int) -> int:
-        """Let time pass until something holds; how long it took.
+        """Let time pass until a condition holds; returns how long it took.
 
         Raises:
-            InvariantError: it did not come to hold in that time.
+            InvariantError: it did not hold within that time.
         """
         begin = self.clock.now
         if not self.clock.run_until(predicate, within_ms):
@@ -186,7 +186,8 @@ class SimCluster:
         return self.clock.now - begin
 
     def settle(self, within_ms: int = 60_000, *, quiet_ms: int = 10_000) -> int:
-        """Let time pass until all groups are stable and balanced, and see that they stay so; how long it took.
+        """Let time pass until all groups are stable and balanced, and check that they stay so; returns how long it
+        took.
 
         Raises:
             InvariantError: they did not settle, do not stay so, or are out of balance.
@@ -208,7 +209,7 @@ class SimCluster:
         return took
 
     def has_settled(self) -> bool:
-        """Whether all groups are stable, and share out all partitions among all their members."""
+        """Whether all groups are stable, and have assigned all partitions among all their members."""
         if any(not member.is_settled for member in self.alive):
             return False
         described = {group.group_id: group for group in self.describe()}
@@ -231,7 +232,7 @@ class SimCluster:
         return [member for member in self.alive if member.group_id == group_id]
 
     def check_balance(self, group_id: str) -> None:
-        """Each partition has one owner, and the group is in balance."""
+        """Each partition has one owner, and the group is balanced."""
         alive = self.of_group(group_id)
         held = [partition for member in alive for partition in member.held]
         if len(held) != len(set(held)):
@@ -240,7 +241,8 @@ class SimCluster:
             raise InvariantError(f"{self._assignor(group_id)} leaves the group out of balance: {alive}")
 
     def is_balanced(self, group_id: str) -> bool:
-        """Of all assignors here with equal subscriptions: the shares differ by one at most, for range in each topic."""
+        """With all assignors here and equal subscriptions, the loads differ by at most one; for range, in each
+        topic."""
         alive = self.of_group(group_id)
         if not alive:
             return True
@@ -256,32 +258,32 @@ class SimCluster:
         return get_assignors((group.protocol_data,))[0].name
 
     def describe(self) -> list[DescribedGroup]:
-        """The groups as the coordinator describes them, none while there is no coordinator."""
+        """The groups as the coordinator describes them, none if there is no coordinator."""
         return self.brokers.coordinators.describe()
 
-    # --- what can go wrong -------------------------------------------------------------------------------------------
+    # --- faults -------------------------------------------------------------------------------------------
 
     def cut(
         self, member: SimMember, node_ids: Iterable[int] | None = None, directions: Iterable[str] = BOTH_WAYS
     ) -> None:
-        """Let nothing pass between a member and the nodes (all, if none are named), or only in one direction."""
+        """Let nothing pass between a member and the nodes (default: all of them), or only in one direction."""
         nodes, ways = self.brokers.node_ids if node_ids is None else list(node_ids), list(directions)
         self.trace("network", f"cuts {member.name} off from {nodes} ({', '.join(ways)})")
         for node_id in nodes:
             self.network.cut(member.name, node_id, ways)
 
     def heal(self, member: SimMember | None = None) -> None:
-        """Let everything pass again; what was held up arrives now."""
+        """Let everything pass again; delayed messages arrive now."""
         self.trace("network", f"heals {member.name if member else 'everything'}")
         self.network.heal(member.name if member else None)
 
     # --- the story ---------------------------------------------------------------------------------------------------
 
     def trace(self, who: str, what: str) -> None:
-        """Note what has happened."""
+        """Record an event."""
         self._story.append((self.clock.now - self._started, who, what))
 
     @property
     def story(self) -> str:
-        """What has happened, a line each: milliseconds, actor, event."""
+        """The events, a line each: milliseconds, actor, event."""
         return "\n".join(f"{at:>8} {who:<8} {what}" for at, who, what in self._story)

@@ -1,9 +1,9 @@
 """The simulated cluster's group coordinator: the broker's own `CoordinatorRuntime`, over logs that can misbehave.
 
 One node coordinates all groups. All nodes share its logs, as replicas would, so that another can take over. What can
-happen to it: it dies, with what its logs had not made durable; it hands over in good order; it takes a while to read
-its logs; it stands still; it is deposed without noticing it, and goes on answering from what it knows, beside its
-successor. What can happen to its logs: appends fail, syncs hang or fail.
+happen to it: it dies, with everything in its logs that was not durable; it hands over properly; it takes a while to
+load its logs; it is suspended; it is deposed without noticing it, and keeps answering from its memory, at the same time
+as its successor. What can happen to its logs: appends fail, syncs hang or fail.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class LogView:
         return self._log.failed
 
     def append(self, batches: bytearray, *, now: int, leader_epoch: int = 0, origin: Any = "") -> LogAppend:
-        """See `SimLog.append`. A deposed coordinator is error_response, or hears nothing at all."""
+        """See `SimLog.append`. A deposed coordinator gets an error, or no response at all."""
         if self._deposed_at is None:
             return self._log.append(batches, now=now, leader_epoch=leader_epoch)
         if self._refuses:
@@ -100,14 +100,14 @@ class Coordinator:
         self._deferred: list[Callable[[], None]] = []
 
     def when_it_runs(self, callback: Callable[[], None]) -> None:
-        """Call back now, or once it no longer stands still; never after its end."""
+        """Call back now, or once it is no longer suspended; never after its end."""
         if self.is_frozen:
             self._deferred.append(callback)
         elif not self.is_over:
             callback()
 
     def thaw(self) -> None:
-        """It goes on."""
+        """It resumes."""
         self.is_frozen = False
         deferred, self._deferred = self._deferred, []
         for callback in deferred:
@@ -154,7 +154,8 @@ class SimCoordinators:
         """Slots that the coordinator has lost, and will have again."""
         self._member_ids = 0
 
-    # --- which node it is --------------------------------------------------------------------------------------------
+    # --- the coordinating node
+    # --------------------------------------------------------------------------------------------
 
     def at(self, node_id: int) -> Coordinator | None:
         """The coordinator of a node, if it believes that it is one."""
@@ -163,7 +164,7 @@ class SimCoordinators:
         return next((stale for stale in self._stale if stale.node_id == node_id), None)
 
     def begin(self, node_id: int) -> None:
-        """A node reads the logs, and coordinates from now on."""
+        """A node loads the logs, and coordinates from now on."""
         skew = self._rng.choice((0, self._skew_ms, -self._skew_ms)) if self._skew_ms else 0
         coordinator = self.current = Coordinator(node_id, self._next_epoch(), skew)
         self._moved.clear()
@@ -201,8 +202,8 @@ class SimCoordinators:
 
     def _later(self, coordinator: Coordinator, callback: Callable[[], None]) -> None:
         def load_and_arm() -> None:
-            # As the broker does. When a log is read again after a failure, its members may all be dead: then no request
-            # comes that would set the alarm by which they expire.
+            # As the broker does. When a log is loaded again after a failure, its members may all be dead: then there is
+            # no request that would set the alarm by which they expire.
             callback()
             self._arm(coordinator)
 
@@ -218,7 +219,7 @@ class SimCoordinators:
             self._arm(coordinator)
 
     def _check_loaded(self, coordinator: Coordinator, group_id: str) -> None:
-        """Ask the fresh coordinator what it knows of a group, and compare with what was acknowledged."""
+        """Ask the new coordinator what it knows about a group, and compare with what was acknowledged."""
 
         def compare(answer: Any) -> None:
             [group] = answer.groups
@@ -236,7 +237,7 @@ class SimCoordinators:
         coordinator.runtime.submit(m.OffsetFetchRequest(groups=groups), Client("checker", "", 9), compare)
 
     def die(self) -> None:
-        """It is gone, with what its logs had not made durable."""
+        """It dies, with everything in its logs that was not durable."""
         coordinator, self.current = self.current, None
         if coordinator is not None:
             self._end(coordinator)
@@ -245,7 +246,7 @@ class SimCoordinators:
                 log.failed = None
 
     def resign(self) -> None:
-        """It hands over in good order, as when leadership is rebalanced."""
+        """It hands over properly, as when leadership is rebalanced."""
         coordinator = self.current
         if coordinator is not None:
             self._trace(f"node {coordinator.node_id}", "resigns")
@@ -267,7 +268,7 @@ class SimCoordinators:
         return self._epoch
 
     def move_slot(self, for_ms: int) -> None:
-        """One slot moves away from the coordinator, and back a while later."""
+        """One slot moves away from the coordinator, and returns a while later."""
         coordinator = self.current
         slots = sorted(self.logs.keys() - self._moved)
         if coordinator is None or coordinator.is_loading or coordinator.is_frozen or not slots:
@@ -295,7 +296,7 @@ class SimCoordinators:
 
     def depose(self, for_ms: int, *, refuses: bool | None = None) -> None:
         """Another coordinator takes over; this one does not notice it for a while, and goes on answering. Its logs
-        refuse its writes, or accept them without ever making them durable: by chance, if `refuses` does not say."""
+        refuse its writes, or accept them without ever making them durable: at random, if `refuses` is not given."""
         coordinator, self.current = self.current, None
         if coordinator is None:
             return
@@ -310,7 +311,7 @@ class SimCoordinators:
         self._clock.call_later(for_ms, self.find_out, coordinator)
 
     def find_out(self, coordinator: Coordinator) -> None:
-        """A deposed coordinator learns it."""
+        """A deposed coordinator learns that it is deposed."""
         if coordinator in self._stale:
             self._trace(f"node {coordinator.node_id}", "learns that it was deposed")
             self._stale.remove(coordinator)
@@ -342,7 +343,7 @@ class SimCoordinators:
         return view
 
     def is_well_again(self) -> None:
-        """Nothing holds the coordinator up from now on, unless its log still does."""
+        """Nothing delays the coordinator from now on, except perhaps its log."""
         self.invariants.well_since = self._clock.now
         is_held = bool(self._moved) or any(log.fails or log.held for log in self.logs.values())
         self.invariants.well_until = self._clock.now if is_held else None
@@ -353,21 +354,21 @@ class SimCoordinators:
 
     @property
     def is_well(self) -> bool:
-        """Whether nothing holds the coordinator up."""
+        """Whether nothing delays the coordinator."""
         current = self.current
         if current is None or current.is_loading or current.is_frozen or current.runtime.is_loading or self._moved:
             return False
         return not any(log.fails or log.held or log.failed is not None for log in self.logs.values())
 
     def fail_appends(self, failing: bool) -> None:
-        """Have every append to the logs fail, or work again."""
+        """Make every append to the logs fail, or work again."""
         self._trace("log", "fails" if failing else "works again")
         for log in self.logs.values():
             log.fails = failing
         (self._is_held_up if failing else self.is_well_again)()
 
     def hold_syncs(self, held: bool) -> None:
-        """Have every sync hang, or come to its end."""
+        """Make every sync hang, or complete."""
         self._trace("log", "syncs hang" if held else "syncs go on")
         for log in self.logs.values():
             log.held = held
@@ -376,7 +377,7 @@ class SimCoordinators:
             self._make_durable(self.current)
 
     def fail_syncs(self) -> None:
-        """A sync fails: the logs take nothing more until the node is started again."""
+        """A sync fails: the logs accept nothing until the node is restarted."""
         self._trace("log", "a sync fails")
         for log in self.logs.values():
             log.fail_sync()
@@ -436,7 +437,7 @@ class SimCoordinators:
     def submit(
         self, node_id: int, request: Any, client: Client, connection: Connection, reply: Callable[[Any], None]
     ) -> None:
-        """Hand a request to the coordinator of a node, if it believes that it is one."""
+        """Pass a request to the coordinator of a node, if it believes that it is one."""
         coordinator = self.at(node_id)
         if coordinator is None:
             reply(_not_coordinator(request))
@@ -452,7 +453,7 @@ class SimCoordinators:
             self._arm(coordinator)
 
     def describe(self) -> list[m.DescribedGroup]:
-        """The groups as the coordinator describes them, none while there is none, or it is not well."""
+        """The groups as the coordinator describes them, none if there is no coordinator, or it is not healthy."""
         coordinator = self.current
         if coordinator is None or coordinator.is_loading or coordinator.is_frozen:
             return []
@@ -464,12 +465,12 @@ class SimCoordinators:
         return answers[0].groups if answers else []
 
     def look(self) -> None:
-        """Have the checks look at the groups."""
+        """Let the checks examine the groups."""
         if self.is_well:
             self.invariants.look_at(self.describe())
 
     def topics_changed(self, names: Iterable[str]) -> None:
-        """Topics have other partitions or leaders; a coordinator that stands still hears of it later."""
+        """Topics have other partitions or leaders; a suspended coordinator learns of it later."""
         coordinator = self.current
         if coordinator is not None and not coordinator.is_loading:
             coordinator.when_it_runs(lambda: self._tell(coordinator, list(names)))
@@ -479,7 +480,7 @@ class SimCoordinators:
         self._arm(coordinator)
 
     def topic_deleted(self, topic: str) -> None:
-        """A topic is gone."""
+        """A topic was deleted."""
         if self.current is not None and not self.current.is_loading:
             for _ in self.current.runtime.topics_deleted([topic]):
                 pass

@@ -1,4 +1,5 @@
-"""The simulated counterpart of the client's driver: links in place of sockets, the virtual clock in place of the real.
+"""The simulated counterpart of the client's driver: links instead of sockets, the virtual clock instead of the real
+one.
 
 It keeps the real driver's contract (`client.core.sends`): one link for each node and channel, answers in order, every
 `on_reply` called exactly once and never within `dispatch`.
@@ -20,12 +21,12 @@ from tests.simulator.network import Link, Network, Nodes, Waiting
 
 
 class Wire(Nodes, Protocol):
-    """What the driver asks of the nodes beside that."""
+    """The other functions of the nodes that the driver uses."""
 
     node_ids: list[int]
 
     def newest_version(self, request_type: type[Request[Any]]) -> int:
-        """The newest version of a request that the nodes speak."""
+        """The newest version of a request that the nodes support."""
 
     def over_the_wire(self, message: Any, version: int) -> Any:
         """The message as it arrives."""
@@ -34,7 +35,7 @@ class Wire(Nodes, Protocol):
 class SimDriver:
     """The connections of one simulated client.
 
-    `wakeup` is called after each delivery. While `frozen` the process stands still: what arrives waits.
+    `wakeup` is called after each delivery. While `frozen` the process is suspended: arriving messages wait.
     """
 
     setup_timeout_ms = 3_000
@@ -69,7 +70,7 @@ class SimDriver:
         self._dead = False
 
     def dispatch(self, sends: Iterable[AnySend]) -> None:
-        """Take requests."""
+        """Submit requests."""
         now = self._network.clock.now
         for send in sends:
             node_id = self._least_loaded() if send.node_id == LEAST_LOADED else send.node_id
@@ -89,14 +90,14 @@ class SimDriver:
         return link
 
     def _least_loaded(self) -> int:
-        """A node that did not fail lately; of those one by chance, as with the real one's equal loads."""
+        """A random node among those that did not fail lately, as the real driver chooses when loads are equal."""
         nodes = sorted(self._metadata.brokers) or self._brokers.node_ids
         now = self._network.clock.now
         good = [node for node in nodes if self._retry_at.get(node, 0) <= now] or self._brokers.node_ids
         return self._rng.choice(good)
 
     def build(self, waiting: Waiting) -> Request[Any] | Failure:
-        """The request in the version that both sides speak, through its codec if the wire is simulated too."""
+        """The request in the version that both sides support, through its codec if the wire is simulated too."""
         send, brokers = waiting.send, self._brokers
         version = brokers.newest_version(send.request_type)
         if send.newest_version is not None:
@@ -111,13 +112,13 @@ class SimDriver:
             return Failure(FailureKind.UNSUPPORTED_VERSION, str(error))
 
     def disconnect(self, node_id: int, channel: Channel) -> None:
-        """Close one link by the client's own will."""
+        """Close one link at the client's request."""
         link = self._links.pop((node_id, channel), None)
         if link is not None:
             link.close(Failure(FailureKind.DISCONNECTED, "no longer needed"))
 
     def deliver(self, send: AnySend, answer: Any) -> None:
-        """Hand an answer to the core that asked."""
+        """Pass an answer to the core that asked."""
         if self._dead:
             return
         if self._frozen:
@@ -133,7 +134,7 @@ class SimDriver:
         self._retry_at.pop(link.node_id, None)
 
     def on_closed(self, link: Link) -> None:
-        """A link is gone; the next one to its node waits a little."""
+        """A link is closed; the next one to its node waits a little."""
         key = (link.node_id, link.channel)
         if self._links.get(key) is not link:
             return
@@ -150,11 +151,11 @@ class SimDriver:
             self._wakeup()
 
     def freeze(self) -> None:
-        """The process is stopped: nothing is delivered to it."""
+        """The process is suspended: nothing is delivered to it."""
         self._frozen = True
 
     def thaw(self) -> None:
-        """The process goes on: everything that arrived meanwhile is delivered."""
+        """The process resumes: everything that arrived meanwhile is delivered."""
         self._frozen = False
         inbox, self._inbox = self._inbox, []
         for send, answer in inbox:
@@ -162,7 +163,7 @@ class SimDriver:
         self._wakeup()
 
     def kill(self) -> None:
-        """The process is gone: its connections break, and no callback is called."""
+        """The process is killed: its connections break, and no callback is called."""
         self._dead = True
         for link in list(self._links.values()):
             link.close(Failure(FailureKind.DISCONNECTED, "the process is gone"))

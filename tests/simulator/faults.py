@@ -18,7 +18,7 @@ SIMPLE = "simple"
 
 
 class Faults:
-    """Strikes one thing after the other, at random moments, until `is_over`."""
+    """Causes one fault after the other, at random moments, until `is_over`."""
 
     def __init__(self, cluster: SimCluster, scenario: Scenario, rng: Random) -> None:
         self.cluster = cluster
@@ -61,19 +61,19 @@ class Faults:
         records.compression = Compression.GZIP if scenario.compression else Compression.NONE
 
     def strike(self) -> None:
-        """Something happens; the next thing in a while."""
+        """Cause a fault now, and the next one in a while."""
         if not self.is_over:
             self.rng.choices(self._faults, self._weights)[0]()
             self.later(self.rng.choice((5, 300, 2_000, 6_000)), self.strike)
 
     def later(self, about_ms: int, callback: Callable[..., None], *arguments: Any) -> None:
-        """Call back in about so long."""
+        """Call back after about this time."""
         self.cluster.clock.call_later(self.rng.randint(0, 2 * about_ms), callback, *arguments)
 
     # --- members -----------------------------------------------------------------------------------------------------
 
     def start_member(self, place: int) -> SimMember:
-        """Start a consumer. Its place says which group it is of and, if it is static, which member."""
+        """Start a consumer. Its place determines its group and, if it is static, which member it is."""
         self._started += 1
         scenario, rng = self.scenario, self.rng
         habits = Habits(
@@ -99,7 +99,7 @@ class Faults:
         )
 
     def start_simple(self, place: int) -> None:
-        """Start the consumer that assigns itself a share of the partitions, when the one before it is gone.
+        """Start the consumer that assigns itself some of the partitions, once the previous one is gone.
 
         If a closing consumer crashes, two starts wait for its end: the first takes its place.
         """
@@ -133,7 +133,7 @@ class Faults:
         ]
 
     def start_again(self, place: int) -> None:
-        """Start a consumer, unless all is to be well by now."""
+        """Start a consumer, unless the faults are over."""
         if not self.is_over:
             self.start_member(place)
 
@@ -232,7 +232,7 @@ class Faults:
             self.later(self.rng.choice((1_000, 6_000)), brokers.thaw, node)
 
     def _set_clock(self) -> None:
-        """The time of day jumps, forward or back; not in lives in which it decides when offsets expire."""
+        """The time of day jumps, forward or back; not in lives in which it determines when offsets expire."""
         if self.scenario.end != "expiry":
             coordinators = self.cluster.brokers.coordinators
             coordinators.wall_ms = self.rng.choice((-1, 1)) * self.rng.choice((1_000, 60_000, 3_600_000))
@@ -253,7 +253,7 @@ class Faults:
             self.later(500, self._fail_log)
 
     def _fail_syncs(self) -> None:
-        """Then only a restart of the node helps."""
+        """After that only a restart of the node helps."""
         brokers = self.cluster.brokers
         brokers.coordinators.fail_syncs()
         self.later(1_000, self._restart_node, brokers.coordinator)
@@ -312,7 +312,7 @@ class Faults:
             self.later(2_000, self.make, name, count)
 
     def make(self, name: str, count: int) -> None:
-        """Make a topic."""
+        """Create a topic."""
         self.has_grown = True
         self.cluster.brokers.grow(name, count)
         self.cluster.trace("admin", f"{name} is made anew with {count} partitions")

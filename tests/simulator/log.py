@@ -1,4 +1,4 @@
-"""A partition's log in memory, with the ways in which a real one fails and changes."""
+"""A partition's log in memory, which can fail and change like a real one."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.support.memory_log import assign_offset
 
 
 class LogRead(NamedTuple):
-    """Whole batches, and the offset behind them."""
+    """Whole batches, and the offset after them."""
 
     data: bytes
     next_offset: int
 
 
 class LogAppend(NamedTuple):
-    """Where an append ended."""
+    """The end offset of an append."""
 
     last_offset: int
 
@@ -29,9 +29,9 @@ class LogAppend(NamedTuple):
 class SimLog:
     """Record batches of one partition.
 
-    With `lazy` an append is durable only after `sync`, as with `--fsync always`; else at once. While `held` is set a
-    sync does not come to its end. `fails` makes every append fail, as a disk does that is full; `fail_sync` breaks the
-    log for good, until it is opened again. `crash` takes away what a crash may take away.
+    With `lazy` an append is durable only after `sync`, as with `--fsync always`; otherwise at once. While `held` is set
+    a sync does not complete. `fails` makes every append fail, like a full disk; `fail_sync` breaks the log until it is
+    opened again. `crash` removes what a crash may remove.
     """
 
     def __init__(self, *, lazy: bool = False) -> None:
@@ -86,7 +86,7 @@ class SimLog:
         compression: Compression = Compression.NONE,
         gaps: Random | None = None,
     ) -> None:
-        """Append so many small records as one batch; with `gaps` as compaction leaves it: some are missing."""
+        """Append this many small records as one batch; with `gaps` some are missing, as after compaction."""
         batch = BatchBuilder()
         for delta in range(count):
             if gaps is None or gaps.randrange(3):
@@ -112,12 +112,12 @@ class SimLog:
         return LogRead(b"".join(found), self._bases[at] if at < len(self._bases) else self.log_end_offset)
 
     def next_record(self, offset: int) -> int:
-        """The first offset from `offset` on at which there is, or was, a record; the log's end if there is none."""
+        """The first offset from `offset` on with a current or former record; the log's end if there is none."""
         at = bisect_left(self._records, offset)
         return self._records[at] if at < len(self._records) else max(offset, self.log_end_offset)
 
     def end_of_epoch(self, leader_epoch: int) -> tuple[int, int]:
-        """The last epoch up to this one in which anything was written, and where it ends; -1 both, if there is none."""
+        """The last epoch up to this one in which anything was written, and where it ends; both -1 if there is none."""
         earlier = [epoch for epoch, _ in self._epochs if epoch <= leader_epoch]
         if not earlier:
             return -1, -1
@@ -126,21 +126,22 @@ class SimLog:
     # --- durability --------------------------------------------------------------------------------------------------
 
     def sync(self) -> None:
-        """Make all that was appended durable, unless the sync hangs or the log is broken."""
+        """Make everything that was appended durable, unless the sync hangs or the log is broken."""
         if not self.held and self.failed is None:
             self._synced = self.log_end_offset
 
     def fail_sync(self) -> None:
-        """A sync fails: it is unknown what of the rest is on disk, and no append is accepted any more."""
+        """A sync fails: it is unknown how much of the rest is on disk, and no more appends are accepted."""
         self.failed = OSError("the sync has failed")
 
     def reopen(self, rng: Random) -> None:
-        """What is found on disk now is all there is, and is durable."""
+        """What is found on disk now is everything, and is durable."""
         self.crash(rng)
         self.failed = None
 
     def crash(self, rng: Random) -> int:
-        """Lose some of the batches that were not durable yet, from the end, or none. How many are kept of them."""
+        """Lose some of the batches that were not durable yet, from the end, or none. Returns how many of them are
+        kept."""
         first = bisect_right(self._bases, self.high_watermark - 1)
         kept = rng.randint(0, len(self._bases) - first)
         if first + kept < len(self._bases):
@@ -157,7 +158,7 @@ class SimLog:
         self.log_starts.append(self.log_start_offset)
 
     def truncate(self, offset: int) -> None:
-        """Lose all batches that reach beyond `offset`, as when a follower that lags behind is made the leader."""
+        """Lose all batches that extend beyond `offset`, as when a follower that lags becomes the leader."""
         at = bisect_right(self._bases, max(offset, self.log_start_offset)) - 1
         if at >= 0 and self._bases[at] >= self.log_start_offset:
             self._cut(at)

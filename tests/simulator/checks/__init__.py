@@ -1,9 +1,9 @@
 """Invariants that must always hold, checked while a simulation runs.
 
-Theory. The checks look from two sides. On the coordinator's side each request of a group is a ticket; its answer is
-noted when the coordinator gives it, which is when it counts as acknowledged. On the members' side the checks note what
-listeners were told, which records were handed out, and which were handled. Neither side looks into the coordinator or
-the client: the truth is computed from requests, answers and the coordinators' logs alone.
+Theory. The checks have two sides. On the coordinator's side each request of a group is a ticket; its answer is recorded
+when the coordinator gives it, which is when it counts as acknowledged. On the members' side the checks record the calls
+of listeners, which records were handed out, and which were handled. Neither side looks into the coordinator or the
+client: the truth is computed from requests, answers and the coordinators' logs alone.
 
 The promises are numbered: 1-4 in `ownership`, 5-8 in `sessions`, 9-12 in `durability`, 13-18 in `offsets`, and here
 

@@ -1,4 +1,4 @@
-"""What all checks share: the error that they raise, and what they know of members, connections and requests."""
+"""What all checks share: the error that they raise, and what they know about members, connections and requests."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from muster.model import TopicPartition
 
 
 class InvariantError(AssertionError):
-    """Something happened that must never happen. The message is a sentence; the simulation adds its trace."""
+    """Something happened that must never happen. The message is a sentence; the simulation appends its trace."""
 
 
 class Member(Protocol):
-    """What the checks ask of a simulated member."""
+    """The attributes of a simulated member that the checks use."""
 
     name: str
     group_id: str
@@ -21,22 +21,22 @@ class Member(Protocol):
 
     @property
     def identity(self) -> str:
-        """What stays the same when a static member is restarted; else it stands for one process."""
+        """An identity that survives the restart of a static member; otherwise it identifies one process."""
 
     @property
     def generation_id(self) -> int:
-        """The generation that the member believes in, -1 if none."""
+        """The generation according to the member, -1 if none."""
 
     @property
     def member_id(self) -> str:
         """The id that the coordinator gave it."""
 
     def assignment(self) -> set[TopicPartition]:
-        """What the consumer says it is assigned."""
+        """The consumer's own assignment."""
 
 
 class Connection(Protocol):
-    """What the checks ask of a connection."""
+    """The attributes of a connection that the checks use."""
 
     is_closed: bool
 
@@ -52,7 +52,7 @@ class Connection(Protocol):
 @dataclass(slots=True)
 class Ticket:
     """A request that the coordinator was given. `marks` is what was known then, for the checks of its answer; `commits`
-    are the partitions of an OffsetCommit and what is to be committed."""
+    are the partitions of an OffsetCommit with the values to be committed."""
 
     request: Any
     version: int

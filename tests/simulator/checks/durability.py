@@ -1,7 +1,7 @@
-"""What the coordinator's logs hold for good, read by other code than the coordinator's own.
+"""The durable contents of the coordinator's logs, read by other code than the coordinator's own.
 
-Nothing may be told that a crash could take back. So each answer is compared with the part of the log that is durable at
-the moment when it is given:
+No answer may contain anything that a crash could take back. So each answer is compared with the part of the log that is
+durable at the moment when it is given:
 
  9. An acknowledged commit is in it, whole: offset, leader epoch and metadata.
 10. What OffsetFetch tells was in it at some moment since the question came.
@@ -36,7 +36,7 @@ class Committed(NamedTuple):
 
 
 class Log(Protocol):
-    """What is asked of a log."""
+    """The parts of a log that the check uses."""
 
     @property
     def high_watermark(self) -> int:
@@ -54,7 +54,7 @@ class _Group:
 
 
 class Durable:
-    """The books of all groups.
+    """The ledger of all groups.
 
     Args:
         retention_ms: how long offsets are kept that are not used any more.
@@ -74,7 +74,7 @@ class Durable:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def follow(self, logs: Iterable[tuple[int, Log]], now: int) -> None:
-        """Read on to the end of what is durable."""
+        """Read on to the end of the durable part."""
         for number, log in logs:
             offset = self._read_to.get(number, 0)
             while offset < log.high_watermark:
@@ -126,7 +126,7 @@ class Durable:
             raise InvariantError(f"the offset of {partition} of {group_id} vanished after {now - since} ms")
 
     def group_may_vanish(self, group_id: str) -> None:
-        """A client has asked for the group to be deleted."""
+        """A client has requested the deletion of the group."""
         self._groups.setdefault(group_id, _Group()).may_vanish = True
 
     def topic_may_vanish(self, topic: str) -> None:
@@ -134,12 +134,12 @@ class Durable:
         self._deleted_topics.add(topic)
 
     def committed(self, group_id: str, partition: TopicPartition) -> Committed | None:
-        """What is committed for good."""
+        """The durable committed offsets."""
         values = self._offsets.get((group_id, partition))
         return values[-1] if values else None
 
     def generation(self, group_id: str) -> int:
-        """The generation that is there for good, -1 if there is none."""
+        """The durable generation, -1 if there is none."""
         group = self._groups.get(group_id)
         state = group.states[-1] if group is not None and group.states else None
         return -1 if state is None else state.generation
@@ -147,7 +147,7 @@ class Durable:
     # --- answers -----------------------------------------------------------------------------------------------------
 
     def mark(self, ticket: Ticket, group_id: str, partitions: Iterable[TopicPartition]) -> None:
-        """A request has come: remember how far the log was."""
+        """A request has arrived: remember where the log ended."""
         for partition in partitions:
             ticket.marks[partition] = len(self._offsets.get((group_id, partition), ()))
 
@@ -158,7 +158,7 @@ class Durable:
             raise InvariantError(f"{value} was acknowledged for {partition}, but what is durable since is {since}")
 
     def check_told(self, ticket: Ticket, group_id: str, partition: TopicPartition, told: Committed | None) -> None:
-        """OffsetFetch told of an offset, or that there is none."""
+        """OffsetFetch returned an offset, or that there is none."""
         values = self._offsets.get((group_id, partition), [])
         since = values[max(0, ticket.marks[partition] - 1) :]
         if told is None:
@@ -169,7 +169,7 @@ class Durable:
         raise InvariantError(f"{told} was told of {partition}, but what is durable since the question is {since}")
 
     def check_share(self, request: SyncGroupRequest, response: SyncGroupResponse) -> None:
-        """SyncGroup gave a share."""
+        """SyncGroup returned an assignment."""
         for state in reversed(self._states(request.group_id)):
             if state is not None and state.generation == request.generation_id:
                 shares = {member.member_id: member.assignment for member in state.members}
@@ -178,7 +178,7 @@ class Durable:
         raise InvariantError(f"{request!r} was answered with {response!r}, which is not durable")
 
     def check_described(self, group: DescribedGroup) -> None:
-        """DescribeGroups told of a stable group."""
+        """DescribeGroups returned a stable group."""
         told = {member.member_id: member.group_instance_id for member in group.members}
         for state in reversed(self._states(group.group_id)):
             if state is not None and told == {m.member_id: m.group_instance_id for m in state.members}:
@@ -186,7 +186,7 @@ class Durable:
         raise InvariantError(f"{group!r} was told, but is not durable")
 
     def check_deleted(self, group_id: str) -> None:
-        """DeleteGroups worked out."""
+        """DeleteGroups succeeded."""
         states = self._states(group_id)
         left = [partition for (group, partition), values in self._offsets.items() if group == group_id and values[-1]]
         if left or (states and states[-1] is not None):

@@ -1,4 +1,4 @@
-"""All checks of one simulation, put together: requests and answers come by here."""
+"""All checks of one simulation together: requests and answers pass through here."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SOON_MS = 3_000
 
 @dataclass(slots=True)
 class Limits:
-    """The settings of the groups that the checks have to know, in milliseconds."""
+    """The settings of the groups that the checks need, in milliseconds."""
 
     session_timeout_ms: int = 45_000
     rebalance_timeout_ms: int = 300_000
@@ -84,7 +84,7 @@ class Invariants:
 
     @property
     def rebalances(self) -> int:
-        """How many generations were shared out."""
+        """The number of generations that were assigned."""
         return sum(group.ownership.rebalances for group in self._groups.values())
 
     def follow(self) -> None:
@@ -108,7 +108,7 @@ class Invariants:
         *,
         is_loading: bool = False,
     ) -> Callable[[Any], None]:
-        """A coordinator, which may be reading logs, is given a request; it is to call what this returns, once."""
+        """A coordinator, which may be loading, is given a request; it must call the returned function once."""
         self._tickets += 1
         number = self._tickets
         ticket = self._open[number] = Ticket(request, version, connection, coordinator, self._now())
@@ -138,7 +138,7 @@ class Invariants:
         group = self.group(request.group_id)
         group.sessions.asked(ticket, group.ownership.newest_generation)
         if isinstance(request, m.OffsetCommitRequest):
-            # Noted now: if a topic is deleted before the answer, which waits for the log, its id is no longer known.
+            # Recorded now: if a topic is deleted before the answer, which waits for the log, its id is no longer known.
             ticket.commits = list(self._commits(request))
             self.durable.mark(ticket, request.group_id, [partition for partition, _ in ticket.commits])
             group.offsets.asked(ticket.commits)
@@ -168,14 +168,14 @@ class Invariants:
     def _note_sign_of_life(self, ticket: Ticket, response: Any) -> None:
         request = ticket.request
         if ticket.marks["loading"]:
-            return  # members are kept calm until it can be known how they stand
+            return  # members only get retriable answers until their state is known
         if not isinstance(request, m.OffsetFetchRequest) and hasattr(request, "group_id"):
             group = self.group(request.group_id)
             newest = max(group.ownership.newest_generation, self.durable.generation(request.group_id))
             group.sessions.answered(ticket, response, newest, self.well_since, self._now())
 
     def _answered_by_another(self, ticket: Ticket, response: Any) -> None:
-        """By a coordinator that died with the request, or does not know yet that it is deposed."""
+        """The answer of a coordinator that died with the request, or does not know yet that it is deposed."""
         if isinstance(response, m.OffsetCommitResponse):
             codes = [each.error_code for topic in response.topics for each in topic.partitions]
             if ErrorCode.NONE in codes:
@@ -247,14 +247,14 @@ class Invariants:
     # --- the coordinator's life --------------------------------------------------------------------------------------
 
     def died(self) -> None:
-        """Requests under way to the coordinator get no answer; whether it carried them out is unknown."""
+        """Requests in flight to the coordinator get no answer; whether it carried them out is unknown."""
         self._open.clear()
         self.coordinator = None
         for group in self._groups.values():
             group.ownership.forget_soft_state()
 
     def loaded(self, group_id: str, told: Mapping[TopicPartition, Committed]) -> None:
-        """A coordinator has read its logs, and knows of these offsets of a group."""
+        """A coordinator has loaded its logs, and found these offsets of a group."""
         self.follow()
         offsets = self.group(group_id).offsets
         for partition in offsets.partitions():
@@ -268,11 +268,11 @@ class Invariants:
             group.offsets.being_loaded()
 
     def on_event(self, coordinator: object, event: GroupEvent) -> None:
-        """The coordinator says that something has happened."""
+        """The coordinator reports an event."""
         if coordinator is self.coordinator:
-            # What has come just now, or while the log was held up, may wait for the log and not for other members. So
-            # may a SyncGroup that comes while a sync of the log hangs, in a group that is stable: the answer is made,
-            # and waits; the session is not renewed by it, with Kafka neither, and ends.
+            # A request that has just arrived, or arrived while the log was delayed, may wait for the log and not for
+            # other members. So may a SyncGroup that arrives while a sync of the log hangs, in a stable group: the
+            # answer exists, and waits; it does not renew the session, as in Kafka, and the session ends.
             before = (self._now() if self.well_until is None else self.well_until) - PARKED_MS
             waiting = self._waiting(event.group_id, self.well_since, before)
             self.group(event.group_id).sessions.on_event(event, waiting, self._now())
@@ -289,7 +289,7 @@ class Invariants:
         }
 
     def look_at(self, groups: Iterable[m.DescribedGroup]) -> None:
-        """The coordinator is well, and says that the groups are so."""
+        """The coordinator is healthy, and reports that the groups are, too."""
         now = self._now()
         for ticket in self._open.values():
             if ticket.coordinator is not self.coordinator:
@@ -310,7 +310,8 @@ class Invariants:
         return _SOON_MS
 
     def check_no_ticket_left(self) -> None:
-        """The groups are stable and nothing is under way: all that came over living connections is answered."""
+        """The groups are stable and nothing is in flight: every request that arrived over a living connection is
+        answered."""
         left = [ticket.request for ticket in self._open.values() if not ticket.connection.is_closed]
         if left:
             raise InvariantError(f"never answered: {left!r}")
@@ -322,26 +323,26 @@ class Invariants:
         self.group(member.group_id).ownership.members.append(member)
 
     def gone(self, member: Member) -> None:
-        """A process has ended, well or not: it owns nothing."""
+        """A process has ended, cleanly or not: it owns nothing."""
         group = self.group(member.group_id)
         member.held.clear()
         group.ownership.members.remove(member)
         group.offsets.end(member, None, in_good_order=False)
 
     def assigned(self, member: Member, added: Iterable[TopicPartition]) -> None:
-        """A listener was told of an assignment."""
+        """A listener was called with an assignment."""
         group = self.group(member.group_id)
         group.ownership.assigned(member, added)
         group.offsets.begin(member, added)
 
     def given_up(self, member: Member, partitions: Iterable[TopicPartition], *, in_good_order: bool) -> None:
-        """A listener has returned from `revoked`, or was told of `lost`."""
+        """A listener has returned from `revoked`, or was called with `lost`."""
         group = self.group(member.group_id)
         group.ownership.given_up(member, partitions)
         group.offsets.end(member, partitions, in_good_order=in_good_order)
 
     def delivered(self, client_name: str, answer: Any) -> None:
-        """A process has got an answer."""
+        """A process has received an answer."""
         if getattr(answer, "error_code", 0) == ErrorCode.FENCED_INSTANCE_ID:
             self._fenced.add(client_name)
 

@@ -1,4 +1,4 @@
-"""What one group has committed, and what its members were handed.
+"""The offsets that one group has committed, and the records that its members were handed.
 
 13. An acknowledged commit is still there after a restart. One that was not acknowledged may be there, or not.
 14. A commit never moves an offset back, unless its member was asked to. (Excepted: one that its client had given up,
@@ -11,7 +11,7 @@
 18. A partition that was given up in good order is committed as far as it was handled: its next owner handles nothing
     again.
 
-Where the records themselves were lost (`Log.truncate`, a topic deleted and created again) none of this can hold; such a
+If the records themselves were lost (`Log.truncate`, a topic deleted and created again) none of this can hold; such a
 partition is `unsure` from then on.
 """
 
@@ -48,15 +48,15 @@ class _Offsets:
 
 @dataclass(slots=True)
 class _Reading:
-    """One ownership of one partition: where it must begin, and how far it is."""
+    """One ownership of one partition: where it must begin, and how far it has advanced."""
 
     at_least: int
     next_offset: int = -1
 
 
 class Records:
-    """What is asked of the partitions' logs: where the next record is, though retention may have taken it, and where
-    the log has begun, now and before."""
+    """The properties of the partitions' logs that the check uses: where the next record is, even if retention may have
+    removed it, and where the log begins, now and earlier."""
 
     def __init__(
         self, next_record: Callable[[TopicPartition, int], int], log_starts: Callable[[TopicPartition], list[int]]
@@ -66,12 +66,12 @@ class Records:
         self.unsure: set[TopicPartition] = set()
 
     def log_start(self, partition: TopicPartition) -> int:
-        """Where the log begins."""
+        """The start offset of the log."""
         return self.log_starts(partition)[-1]
 
 
 class Offsets:
-    """The books of one group."""
+    """The ledger of one group."""
 
     def __init__(self, ownership: Ownership, records: Records, *, latest: bool) -> None:
         self._latest = latest
@@ -97,7 +97,7 @@ class Offsets:
             self._of(partition).pending.append(value)
 
     def answered(self, ticket: Ticket, response: OffsetCommitResponse) -> list[tuple[TopicPartition, Committed]]:
-        """A commit was answered; which of it was acknowledged."""
+        """A commit was answered; returns which partitions were acknowledged."""
         request: OffsetCommitRequest = ticket.request
         codes = [each.error_code for topic in response.topics for each in topic.partitions]
         acknowledged = []
@@ -121,8 +121,8 @@ class Offsets:
     def _check_commit(self, ticket: Ticket, partition: TopicPartition, value: Committed, known: _Offsets) -> None:
         goes_back = value.offset < known.acknowledged.offset and not known.may_go_back
         if ticket.request.generation_id_or_member_epoch < 0 and (ticket.connection.identity, partition) in self._stale:
-            # A consumer outside of the group began where a deposed coordinator said, and commits to its successor: a
-            # commit without a generation is not fenced, in Kafka neither.
+            # A consumer outside of the group began at an offset from a deposed coordinator, and commits to its
+            # successor: a commit without a generation is not fenced, in Kafka neither.
             known.late, goes_back = True, False
         if goes_back and not ticket.connection.is_closed:
             raise InvariantError(
@@ -141,7 +141,7 @@ class Offsets:
         return self._of(partition).acknowledged.offset
 
     def loaded(self, partition: TopicPartition, value: Committed | None) -> None:
-        """A coordinator has read its log, and knows of this: all that was acknowledged must be in it."""
+        """A coordinator has loaded its log, and found this: everything that was acknowledged must be in it."""
         known, found = self._of(partition), value or NOTHING
         may_be = [known.acknowledged[:3], *(each[:3] for each in known.pending)]
         if found[:3] not in may_be and partition not in self._records.unsure:
@@ -150,31 +150,31 @@ class Offsets:
                 f"{known.pending} was under way"
             )
         if found.offset > self.handled_to(partition) and self._may_jump(partition, known):
-            # A member began at the log's end, and committed that; the coordinator wrote it down and handed over before
-            # it answered. So this is the first sign of that commit.
+            # A member began at the log's end, and committed that; the coordinator wrote it and handed over before it
+            # answered. So this is the first sign of that commit.
             self._skip(partition, found.offset)
         known.acknowledged = found
         known.pending = [each for each in known.pending if each not in known.before_load]
 
     def being_loaded(self) -> None:
-        """A coordinator begins to read the log: what it does not find in it is lost."""
+        """A coordinator begins to load the log: what it does not find is lost."""
         for known in self._offsets.values():
             known.before_load = list(known.pending)
 
     def vanished(self, partition: TopicPartition) -> None:
-        """The offset was rightly removed: a member that reads the partition may be sent to its beginning."""
+        """The offset was removed correctly: a member that reads the partition may be sent to its beginning."""
         known = self._of(partition)
         known.acknowledged, known.late = NOTHING, True
         known.pending.clear()
 
     def partitions(self) -> list[TopicPartition]:
-        """All of which something was committed."""
+        """All partitions with a committed offset."""
         return sorted(self._offsets)
 
     # --- the members' side -------------------------------------------------------------------------------------------
 
     def told_by_a_stale_coordinator(self, identity: str, partition: TopicPartition) -> None:
-        """A deposed coordinator told a member where to begin: that may be too early."""
+        """A deposed coordinator returned the offset from which a member begins: that may be too low."""
         self._stale.add((identity, partition))
 
     def begin(self, member: Member, partitions: Iterable[TopicPartition]) -> None:
@@ -184,7 +184,8 @@ class Offsets:
             self._stale.discard((member.identity, partition))
 
     def end(self, member: Member, partitions: Iterable[TopicPartition] | None, *, in_good_order: bool) -> None:
-        """A member owns these no longer (None: nothing at all). In good order: all that it handled is committed."""
+        """A member no longer owns these (None: nothing at all). If in good order, everything that it handled is
+        committed."""
         gone = None if partitions is None else set(partitions)
         for name, partition in list(self._reading):
             if name == member.name and (gone is None or partition in gone):
@@ -198,14 +199,14 @@ class Offsets:
                     )
 
     def sought(self, member: Member, partition: TopicPartition, offset: int) -> None:
-        """A member goes on from an offset, and may commit that."""
+        """A member continues from an offset, and may commit that."""
         known = self._of(partition)
         known.may_go_back += 1
         known.late = True
         self._reading[member.name, partition] = _Reading(-1, offset)
 
     def handed_out(self, member: Member, partition: TopicPartition, first: int, behind: int) -> None:
-        """A member was handed records: `first` is the offset of the first, `behind` where it stands now."""
+        """A member was handed records: `first` is the offset of the first, `behind` the position after them."""
         reading = self._reading.get((member.name, partition))
         if reading is None:
             raise InvariantError(f"{member.name} was handed records of {partition}, which it does not own")
@@ -232,12 +233,12 @@ class Offsets:
             raise InvariantError(f"{member.name} begins {partition} at {first}; {known.acknowledged} is committed")
 
     def _may_jump(self, partition: TopicPartition, known: _Offsets) -> bool:
-        """With `latest`: nothing is committed, or what is committed lies before the log's start."""
+        """With `latest`: nothing is committed, or the committed offset is before the log's start."""
         return self._latest and known.acknowledged.offset < max(0, self._records.log_start(partition))
 
     def _check_goes_on(self, member: Member, partition: TopicPartition, expected: int, first: int) -> None:
         # The log may have begun there when the position turned out to be before it: it was reset, and records were
-        # fetched from there. While they wait for the application to poll, retention goes on.
+        # fetched from there. While they wait for the application to poll, retention continues.
         starts = (start for start in self._records.log_starts(partition) if start > expected)
         if first in (self._records.next_record(partition, offset) for offset in (expected, *starts)):
             return
@@ -260,7 +261,7 @@ class Offsets:
     # --- what was handled --------------------------------------------------------------------------------------------
 
     def handled(self, partition: TopicPartition, offsets: Iterable[int]) -> None:
-        """A member has done its work on records."""
+        """A member has handled records."""
         done, frontier = self._handled.setdefault(partition, set()), self._handled_to.get(partition, 0)
         for offset in offsets:
             if offset >= frontier:
@@ -272,7 +273,7 @@ class Offsets:
         self._advance(partition, max(offset, self._handled_to.get(partition, 0)))
 
     def _next(self, partition: TopicPartition, offset: int) -> int:
-        """Where the next record is that can still be read."""
+        """The offset of the next record that can still be read."""
         return self._records.next_record(partition, max(offset, self._records.log_start(partition)))
 
     def _advance(self, partition: TopicPartition, frontier: int) -> None:

@@ -1,7 +1,7 @@
 """The owners of partitions in one group, as its coordinator assigns them and as its members see it.
 
-1. A partition has one owner in a generation: of all that SyncGroup gave out, and of all that members believe, from
-   their `assigned` to the end of their `revoked` or the begin of their `lost`.
+1. A partition has one owner in a generation: according to all answers of SyncGroup, and according to all members, from
+   their `assigned` to the end of their `revoked` or the beginning of their `lost`.
 2. The generations that are acknowledged never go back, whatever dies; nor do those that a member sees.
 3. What a listener was told and what its consumer says it is assigned are the same. Nothing is assigned to a member that
    is in no generation.
@@ -19,7 +19,7 @@ from tests.simulator.checks.base import InvariantError, Member
 
 
 class Ownership:
-    """The books of one group."""
+    """The ledger of one group."""
 
     def __init__(self, max_size: int) -> None:
         self.rebalances = 0
@@ -43,32 +43,33 @@ class Ownership:
         return max(self._joined, self._synced)
 
     def forget_soft_state(self) -> None:
-        """The coordinator reads its log: the number of a generation in which no member got a share may come again."""
+        """The coordinator loads its log: the number of a generation in which no member got an assignment may be used
+        again."""
         self._joined = -1
 
     def on_join(self, response: JoinGroupResponse) -> None:
-        """JoinGroup worked out."""
+        """JoinGroup succeeded."""
         generation_id = response.generation_id
         if generation_id < self.newest_generation:
             raise InvariantError(
                 f"{response.member_id} joined generation {generation_id} after {self.newest_generation}"
             )
         joined = sum(1 for member in response.members if member.group_instance_id is None)
-        if joined > self._max_size:  # static members may be in it though they have not joined
+        if joined > self._max_size:  # static members may be in it although they have not joined
             raise InvariantError(f"generation {generation_id} has {joined} members of {self._max_size}")
         self._joined = generation_id
 
     def joined_a_stale_one(self, name: str, generation_id: int) -> None:
-        """A process was let in by a deposed coordinator, which does not know that it is deposed.
+        """A deposed coordinator, which does not know that it is deposed, accepted a join.
 
-        The members that it knows may be of a later generation: its successor has led them there. When that one dies,
-        and a member finds the deposed one instead, it is refused with its generation, joins, and is told the older one,
-        for which nothing has to be written down. With Kafka as well. It can commit nothing there.
+        The members that it knows may have a later generation from its successor. When that one dies, and a member finds
+        the deposed one instead, its generation is refused, it joins, and gets the older one, for which nothing has to
+        be written. The same happens in Kafka. It can commit nothing there.
         """
         self._stale.add((name, generation_id))
 
     def on_share(self, request: SyncGroupRequest, response: SyncGroupResponse) -> None:
-        """SyncGroup worked out."""
+        """SyncGroup succeeded."""
         generation_id = request.generation_id
         if generation_id < self._synced:
             raise InvariantError(f"SyncGroup gave a share of generation {generation_id} after {self._synced}")
@@ -85,10 +86,10 @@ class Ownership:
                 raise InvariantError(f"generation {generation_id} gives {partition} to {owner} and to {who}")
 
     def deleted(self) -> None:
-        """The group was deleted: the next one of its name counts from the beginning.
+        """The group was deleted: the next one with its name counts from the beginning.
 
-        A member that stands still meanwhile goes on with what it believes until it asks: it owns in a generation whose
-        number the next group gives out again. It can commit nothing there.
+        A member that is suspended meanwhile keeps its assignment until its next request: it owns partitions in a
+        generation whose number the next group uses again. It can commit nothing there.
         """
         self._former = {member.member_id for member in self.members if member.member_id}
         self._joined = self._synced = -1
@@ -98,7 +99,7 @@ class Ownership:
     # --- the members' side -------------------------------------------------------------------------------------------
 
     def assigned(self, member: Member, added: Iterable[TopicPartition]) -> None:
-        """A listener was told of an assignment: everything it holds it claims for its generation."""
+        """A listener was called with an assignment: it claims everything it holds for its generation."""
         generation_id = member.generation_id
         member.held.update(added)
         self._check_told(member)
@@ -125,10 +126,10 @@ class Ownership:
                 )
 
     def is_of(self, member: Member, generation_id: int) -> bool:
-        """Whether a member is of a generation or a later one, and not only of one of that number.
+        """Whether a member belongs to a generation or a later one, and not only to one with that number.
 
-        A generation in which the member has joined, but has no share yet, may be lost in a crash: its number is given
-        out again.
+        A generation in which the member has joined, but has no assignment yet, may be lost in a crash: its number is
+        used again.
         """
         shared = self._last_share.get(member.member_id, -1)
         return min(member.generation_id, shared) >= generation_id
@@ -139,7 +140,7 @@ class Ownership:
             raise InvariantError(f"{member.name}'s listener knows of {told}, its consumer of {assigned}")
 
     def given_up(self, member: Member, partitions: Iterable[TopicPartition]) -> None:
-        """A listener has returned from `revoked`, or was told of `lost`."""
+        """A listener has returned from `revoked`, or was called with `lost`."""
         gone = set(partitions)
         if not gone <= member.held:
             raise InvariantError(f"{member.name} was told to give up {sorted(gone - member.held)}, which it never had")

@@ -42,7 +42,7 @@ PARKED_MS = 100
 
 
 def codes_of(response: Any) -> list[int]:
-    """The error codes of an answer, for a commit those of its partitions."""
+    """The error codes of an answer; for a commit, those of its partitions."""
     if hasattr(response, "error_code"):
         return [response.error_code]
     return [each.error_code for topic in response.topics for each in topic.partitions]
@@ -59,7 +59,7 @@ def generation_of(request: Any) -> int | None:
 
 
 class Sessions:
-    """The books of one group."""
+    """The ledger of one group."""
 
     def __init__(self, session_timeout_ms: int, rebalance_timeout_ms: int) -> None:
         self._session_timeout_ms = session_timeout_ms
@@ -77,19 +77,20 @@ class Sessions:
         """Members whose first JoinGroup is not answered: they do not know their ids yet."""
 
     def begin_anew(self, now: int) -> None:
-        """The coordinator has read its log, or stood still: all sessions begin now."""
+        """The coordinator has loaded its log, or was suspended: all sessions begin now."""
         for books in (self._signs, self._fenced, self._places, self._left, self._gone, self._new, self._seen):
             books.clear()
         self._since = now
 
     def said_goodbye(self, member_id: str, name: str) -> None:
-        """A member has left in good order: nothing stood between it and the coordinator."""
+        """A member has left properly: nothing was between it and the coordinator."""
         if member_id not in self._gone:
             self._left[member_id] = name
 
     @property
     def join_takes_at_most_ms(self) -> int:
-        """How long members may be waited for: twice, if only static ones are left and their sessions have to end."""
+        """How long members may be waited for: twice as long if only static ones are left and their sessions have to
+        expire."""
         return 2 * self._rebalance_timeout_ms + self._session_timeout_ms + _GRACE_MS
 
     @property
@@ -100,7 +101,7 @@ class Sessions:
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def asked(self, ticket: Ticket, newest_generation: int) -> None:
-        """A request has come."""
+        """A request has arrived."""
         request = ticket.request
         ticket.marks["generation"] = newest_generation
         instance = getattr(request, "group_instance_id", None)
@@ -109,7 +110,7 @@ class Sessions:
             ticket.marks["fenced"] = self._places.get(instance, member_id) != member_id
 
     def answered(self, ticket: Ticket, response: Any, newest_generation: int, well_since: int, now: int) -> None:
-        """A request was answered; nothing has held the coordinator up since `well_since`."""
+        """A request was answered; nothing has delayed the coordinator since `well_since`."""
         request, codes = ticket.request, codes_of(response)
         if ticket.marks.get("fenced") and any(code not in _BEFORE_THE_GUARDS for code in codes):
             raise InvariantError(f"{request.member_id} was fenced, but {request!r} was answered with {response!r}")
@@ -128,13 +129,13 @@ class Sessions:
         if isinstance(request, m.JoinGroupRequest):
             self._joined_at = now
         if isinstance(request, (m.JoinGroupRequest, m.SyncGroupRequest)):
-            # Only one that had to wait for other members renews the session, when it is answered.
+            # Only an answer that had to wait for other members renews the session.
             if now - ticket.since > PARKED_MS and well_since < ticket.since:
                 self._signs[member_id] = now - PARKED_MS
         else:
             self._signs[member_id] = max(ticket.since, self._signs.get(member_id, 0))
 
-    # --- what the coordinator says by itself -------------------------------------------------------------------------
+    # --- the coordinator's own events -------------------------------------------------------------------------
 
     def on_event(self, event: GroupEvent, waiting: set[str], now: int) -> None:
         """Something happened in the group; `waiting` are the members whose JoinGroup or SyncGroup is not answered."""
@@ -179,10 +180,10 @@ class Sessions:
     def _last_sign(self, member_id: str) -> int:
         return max(self._since, self._signs.get(member_id, self._since))
 
-    # --- every now and then ------------------------------------------------------------------------------------------
+    # --- periodic checks ------------------------------------------------------------------------------------------
 
     def look_at(self, group: m.DescribedGroup, waiting: set[str], now: int) -> None:
-        """The coordinator is well and the group is stable: no member may be in it that died long ago."""
+        """The coordinator is healthy and the group is stable: it may not contain a member that died long ago."""
         for member in group.members:
             seen = self._seen.setdefault(member.member_id, now)  # at the latest
             # When a rebalance has its members the session of each begins anew, as with Kafka: also of a static one that
