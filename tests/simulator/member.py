@@ -1,7 +1,7 @@
 """A simulated consumer process: a real `ConsumerCore`, its connections, and a program that uses it (`programs`).
 
-The program is a generator that yields what it waits for (`Wait`). The member resumes it when that has come, in virtual
-time. It polls the cores whenever something has arrived or is due, also while the program is busy.
+The program is a generator that yields its waits (`Wait`). The member resumes it when the wait is over, in virtual time.
+It polls the cores whenever something has arrived or is due, also while the program is busy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.simulator.nodes import SimBrokers
 
 @dataclass(slots=True)
 class Wait:
-    """What a program waits for: a predicate that is asked after each turn, at most until a time."""
+    """A wait of a program: a predicate that is checked after each turn, at most until a certain time."""
 
     until: int | None = None
     predicate: Callable[[], bool] | None = None
@@ -42,7 +42,7 @@ class Habits:
     """How an application uses its consumer; times in milliseconds.
 
     `commit` is "auto", "sync" (after each batch, waiting), "async" (after each batch, not waiting), "middle" (also half
-    way through a batch) or "overlap" (as another thread would: not waiting for a commit that may be tried again).
+    way through a batch) or "overlap" (like another thread: not waiting for a commit that may be retried).
     `stay_away_ms` is how long the handling of the next batch takes, once, whatever `handle_ms` says. One batch in
     `restless` is followed by something unusual: a seek, a pause, another subscription; 0 for none.
     """
@@ -56,14 +56,14 @@ class Habits:
     restless: int = 0
 
     def be_quick(self) -> None:
-        """Do nothing unusual any more, and nothing that takes long."""
+        """Do nothing unusual from now on, and nothing that takes long."""
         self.restless = self.stay_away_ms = 0
         self.handle_ms = min(self.handle_ms, 300)
         self.listener_ms = min(self.listener_ms, 200)
 
 
 class World(Protocol):
-    """What a member asks of the cluster that it is in; `SimCluster` is one."""
+    """The functions of the cluster that a member uses; `SimCluster` is one."""
 
     clock: VirtualClock
     network: Network
@@ -71,7 +71,7 @@ class World(Protocol):
     invariants: Invariants
 
     def trace(self, who: str, what: str) -> None:
-        """Note what has happened."""
+        """Record an event."""
 
     def end_offset(self, partition: TopicPartition) -> int:
         """The offset that the next record of a partition gets."""
@@ -80,7 +80,7 @@ class World(Protocol):
 class SimMember:
     """One consumer process of a `SimCluster`; made by `SimCluster.add_member`.
 
-    `held` is what its listener was told that it owns. `crash`, `close`, `freeze` and `thaw` are what can happen to it.
+    `held` are the partitions that its listener knows it owns. `crash`, `close`, `freeze` and `thaw` can happen to it.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class SimMember:
 
     @property
     def identity(self) -> str:
-        """The instance id of a static member, which outlives the process; else the process's name."""
+        """The instance id of a static member, which outlives the process; otherwise the process's name."""
         return self.config.group_instance_id or self.name
 
     @property
@@ -150,7 +150,7 @@ class SimMember:
 
     @property
     def generation_id(self) -> int:
-        """The generation it believes in, -1 if none."""
+        """The generation according to the member, -1 if none."""
         return self.core.group_metadata().generation_id
 
     @property
@@ -160,7 +160,7 @@ class SimMember:
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is stable, its listener was told all, no join is due, and it is not about to end."""
+        """Whether it is stable, its listener has been called, no join is due, and it is not about to end."""
         if self.by_hand is not None:
             return not (self._frozen or self.is_closing)
         membership = self.core.group.membership
@@ -171,14 +171,14 @@ class SimMember:
 
     @property
     def is_frozen(self) -> bool:
-        """Whether the process stands still."""
+        """Whether the process is suspended."""
         return self._frozen
 
     def assignment(self) -> set[TopicPartition]:
-        """What the consumer says it is assigned."""
+        """The consumer's own assignment."""
         return set(self.core.subscription.assignment())
 
-    # --- what can happen to it ---------------------------------------------------------------------------------------
+    # --- events ---------------------------------------------------------------------------------------
 
     def crash(self) -> None:
         """The process ends on the spot: nothing is committed, and no request is sent."""
@@ -186,27 +186,27 @@ class SimMember:
         self._end()
 
     def close(self) -> None:
-        """The program ends as it should: it finishes its batch, commits, and leaves the group."""
+        """The program ends properly: it finishes its batch, commits, and leaves the group."""
         if not self.is_closing:
             self.trace("is closed")
             self.is_closing = True
             self.wakeup()
 
     def freeze(self) -> None:
-        """The process is stopped (SIGSTOP, a long garbage collection): not even heartbeats go out."""
+        """The process is suspended (SIGSTOP, a long garbage collection): not even heartbeats are sent."""
         self.trace("freezes")
         self._frozen = True
         self._driver.freeze()
 
     def thaw(self) -> None:
-        """The process goes on. To itself it is as if its clock had jumped."""
+        """The process resumes. For the process it is as if its clock had jumped."""
         if self.is_alive and self._frozen:
             self.trace("thaws")
             self._frozen = False
             self._driver.thaw()
 
     def stay_away(self, milliseconds: int) -> None:
-        """Make the handling of the next batch take so long; heartbeats go on meanwhile."""
+        """Make the handling of the next batch take this long; heartbeats continue meanwhile."""
         self.habits.stay_away_ms = milliseconds
 
     def come_back(self) -> None:
@@ -216,7 +216,7 @@ class SimMember:
         self.wakeup()
 
     def rewind(self, partition: TopicPartition, offset: int) -> None:
-        """Have it read a partition that it holds from an earlier offset on, and commit that."""
+        """Make it read a partition that it holds from an earlier offset on, and commit that."""
         self.trace(f"rewinds {partition} to {offset}")
         self.core.subscription.seek(partition, offset)
         self.invariants.group(self.group_id).offsets.sought(self, partition, offset)
@@ -230,7 +230,7 @@ class SimMember:
             self._timer.cancel()
         self.invariants.gone(self)
 
-    # --- turning -----------------------------------------------------------------------------------------------------
+    # --- turns -----------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
         self.subscribe()
@@ -238,7 +238,7 @@ class SimMember:
         self.wakeup()
 
     def subscribe(self, topics: list[str] | None = None) -> None:
-        """Subscribe as it was told to, or to other topics. By hand: take the partitions, from where the group is."""
+        """Subscribe to its own topics, or to others. By hand: take the partitions, from the group's offsets."""
         if self.by_hand is not None:
             self.core.assign(self.by_hand)
             self.held = set(self.by_hand)
@@ -249,7 +249,7 @@ class SimMember:
             self.core.subscribe(self.topics if topics is None else topics)
 
     def wakeup(self) -> None:
-        """Have the cores polled soon."""
+        """Make the cores be polled soon."""
         if not self._scheduled and self.is_alive and not self._frozen:
             self._scheduled = True
             self.clock.call_later(0, self._turn)
@@ -266,7 +266,7 @@ class SimMember:
             self._arm()
 
     def poll_cores(self) -> None:
-        """Let the cores do what is due, and send what comes of it."""
+        """Let the cores do what is due, and send the resulting requests."""
         now = self.clock.now
         self._driver.dispatch(self.core.metadata.poll(now))
         self._driver.dispatch(self.core.poll(now))
@@ -299,5 +299,5 @@ class SimMember:
         self._timer = None if due is None else self.clock.call_at(max(due, now + 1), self.wakeup)
 
     def trace(self, text: str) -> None:
-        """Note what it does."""
+        """Record what it does."""
         self.world.trace(self.name, text)

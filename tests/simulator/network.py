@@ -1,14 +1,14 @@
 """The wires between simulated clients and simulated brokers.
 
 A `Link` is one TCP connection. Within it messages keep their order in either direction; between links nothing is
-promised, so a slow link's request may arrive after a later one on another. What can happen to a link:
+guaranteed, so a slow link's request may arrive after a later one on another. What can happen to a link:
 
-- it is slow: each message has a delay of its own, now and then a long one;
-- it breaks (`Network.reset`): some of the requests under way still arrive, their answers never do, and the client sees
+- it is slow: each message has its own delay, occasionally a long one;
+- it breaks (`Network.reset`): some of the requests in flight still arrive, their answers never do, and the client sees
   DISCONNECTED;
 - its path is cut (`Network.cut`): nothing moves, in both directions or in one, until the path is healed, and neither
-  end is told. A client that gives a request up meanwhile closes its end; what it had sent may arrive all the same when
-  the path is back;
+  end is notified. A client that gives up a request meanwhile closes its end; what it had sent may still arrive when the
+  path is back;
 - its broker dies: the client learns of it as soon as a packet can reach it. If the path is cut, and the client has
   nothing to send, that may be never, and only its own timeout helps.
 """
@@ -30,7 +30,7 @@ BOTH_WAYS = (TO_BROKER, TO_CLIENT)
 
 @dataclass(slots=True)
 class Waiting:
-    """A request without an answer, as the client keeps it."""
+    """A request without an answer, as the client stores it."""
 
     send: AnySend
     deadline: int
@@ -38,7 +38,7 @@ class Waiting:
 
 
 class LinkOwner(Protocol):
-    """What a link asks of its client; `SimDriver` is one."""
+    """The functions of its client that a link uses; `SimDriver` is one."""
 
     name: str
     identity: str
@@ -46,7 +46,7 @@ class LinkOwner(Protocol):
     setup_timeout_ms: int
 
     def build(self, waiting: Waiting) -> Any:
-        """The request as it goes over the wire, or a Failure."""
+        """The request as it is sent, or a Failure."""
 
     def deliver(self, send: AnySend, answer: Any) -> None:
         """An answer, or a Failure."""
@@ -55,7 +55,7 @@ class LinkOwner(Protocol):
         """The node can be reached."""
 
     def on_closed(self, link: Link) -> None:
-        """The link is gone."""
+        """The link is closed."""
 
 
 class FarEnd(Protocol):
@@ -69,10 +69,10 @@ class FarEnd(Protocol):
 
 
 class Nodes(Protocol):
-    """What the network asks of the nodes."""
+    """The functions of the nodes that the network uses."""
 
     def is_up(self, node_id: int) -> bool:
-        """Whether a node takes connections."""
+        """Whether a node accepts connections."""
 
     def accept(self, link: Link) -> FarEnd:
         """A client has connected."""
@@ -130,7 +130,7 @@ class Link:
         return f"{self.driver.name}->{self.node_id}/{self.channel.value}"
 
     def is_cut(self, direction: str) -> bool:
-        """Whether nothing moves on it now in a direction."""
+        """Whether its messages are stopped in a direction now."""
         cuts = self._network.cuts
         return bool(cuts) and (self.path, direction) in cuts
 
@@ -146,13 +146,13 @@ class Link:
 
     @property
     def path(self) -> tuple[str, int]:
-        """What `Network.cut` cuts."""
+        """The path that `Network.cut` cuts."""
         return self.driver.name, self.node_id
 
     # --- the client's end --------------------------------------------------------------------------------------------
 
     def submit(self, waiting: Waiting) -> None:
-        """Send a request, or keep it until the connection is there."""
+        """Send a request, or keep it until the connection is established."""
         if not self.is_open:
             self.queue.append(waiting)
         else:
@@ -164,13 +164,13 @@ class Link:
         if isinstance(built, Failure):
             self._network.clock.call_later(0, self.driver.deliver, waiting.send, built)
             return
-        if self.in_flight:  # as the real connection: answers come in order, so none can come before those ahead
+        if self.in_flight:  # like the real connection: answers come in order, so none can come before those ahead
             waiting.deadline = max(waiting.deadline, self.in_flight[-1].deadline)
         self.in_flight.append(waiting)
         self.to_broker.push((waiting, built), self._network.delay_ms())
 
     def opened(self, far_end: FarEnd) -> None:
-        """The connection is there: what waited for it goes out."""
+        """The connection is established: waiting requests are sent."""
         self.is_open = True
         self.far_end = far_end
         while self.queue:
@@ -178,7 +178,7 @@ class Link:
         self._arm()
 
     def close(self, failure: Failure) -> None:
-        """End it from the client's side; requests under way get the failure."""
+        """Close it from the client's side; requests in flight get the failure."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -216,7 +216,7 @@ class Link:
 
     def _answer(self, message: tuple[Waiting, Any] | None) -> None:
         if message is None:
-            # A node may have died and come back long before its client learns that the connection is gone: requests
+            # A node may have died and restarted long before its client learns that the connection is closed: requests
             # that the client sent meanwhile were lost.
             self._network.note_disturbed(self.client_name)
             self.close(Failure(FailureKind.DISCONNECTED, f"node {self.node_id} closed the connection"))
@@ -231,7 +231,7 @@ class Link:
     def _arrive(self, message: tuple[Waiting, Any]) -> None:
         if self.far_end is not None:
             self.far_end.receive(*message)
-        elif not self.is_closed:  # there is no far end: the packet is answered with a reset
+        elif not self.is_closed:  # the far end no longer exists: the packet is answered with a reset
             self.reset_by_peer()
 
     def answer(self, waiting: Waiting, response: Any) -> None:
@@ -240,7 +240,7 @@ class Link:
             self.to_client.push((waiting, response), self._network.delay_ms())
 
     def reset_by_peer(self) -> None:
-        """The broker's end is gone, and says so."""
+        """The broker's end is closed, and says so."""
         self.far_end = None
         self.to_client.push(None, self._network.delay_ms())
 
@@ -249,8 +249,8 @@ class Network:
     """All links, and the paths that are cut.
 
     Args:
-        slow: how many of a thousand messages are held up for a long time.
-        late: how many of a hundred links that a client gives up still deliver what was under way on them.
+        slow: how many of a thousand messages are delayed for a long time.
+        late: how many of a hundred links that a client gives up still deliver what was in flight.
     """
 
     def __init__(self, clock: VirtualClock, rng: Random, *, slow: int = 10, late: int = 30) -> None:
@@ -270,7 +270,8 @@ class Network:
         return self._rng.randrange(4)
 
     def connect(self, driver: LinkOwner, node_id: int, channel: Channel, nodes: Nodes, not_before: int) -> Link:
-        """Begin to connect, not before a time; the link takes requests at once, and sends them when it is there."""
+        """Begin to connect, not before a given time; the link accepts requests at once, and sends them when it is
+        connected."""
         link = Link(self, driver, node_id, channel)
         self.links.append(link)
         begin = max(self.clock.now, not_before)
@@ -292,7 +293,7 @@ class Network:
             link.driver.on_open(link)
 
     def forget(self, link: Link) -> None:
-        """The client has closed a link. What is under way on it arrives, late, or is lost."""
+        """The client has closed a link. What is in flight on it arrives late, or is lost."""
         self.links.remove(link)
         if self._rng.randrange(100) >= self.late:
             link.to_broker.queue.clear()
@@ -300,7 +301,7 @@ class Network:
             self._ghosts.append(link)
 
     def reset(self, link: Link) -> None:
-        """Break a link: some of what is under way arrives at the broker, no answer comes back."""
+        """Break a link: some of what is in flight arrives at the broker, no answer comes back."""
         self.note_disturbed(link.client_name)
         queue = link.to_broker.queue
         arriving = self._rng.randint(0, len(queue))
@@ -321,20 +322,20 @@ class Network:
         self.note_disturbed(client)
 
     def is_cut(self, client: str, node_id: int) -> bool:
-        """Whether anything is held up between a client and a node."""
+        """Whether anything is stopped between a client and a node."""
         return any(((client, node_id), direction) in self.cuts for direction in BOTH_WAYS)
 
     def note_disturbed(self, client: str) -> None:
-        """Something that concerns a client was cut or broken, or is found to have been."""
+        """Something that concerns a client was cut or broken, or was found to have been."""
         self._disturbed[client] = self.clock.now
 
     def undisturbed(self, client: str, since: int) -> bool:
-        """Whether nothing was cut or broken that concerns a client since then."""
+        """Whether nothing that concerns a client was cut or broken since then."""
         is_cut = any(path[0] == client for path, _ in self.cuts)
         return not is_cut and self._disturbed.get(client, -1) < since
 
     def heal(self, client: str | None = None) -> None:
-        """Let everything pass again, or everything of one client; what was held up arrives now."""
+        """Let everything pass again, or everything of one client; stopped messages arrive now."""
         healed = {cut for cut in self.cuts if client in (None, cut[0][0])}
         self.cuts -= healed
         paths = {path for path, _ in healed}

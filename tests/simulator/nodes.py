@@ -1,7 +1,7 @@
 """Simulated nodes: which of them are up, their ends of the links, and which node answers a request.
 
-Groups are coordinated by the broker's own rules (`coordinators`), records are in memory (`records`). Which node leads a
-partition follows from which nodes are up.
+Groups are coordinated by the broker's own rules (`coordinators`), records are in memory (`records`). The leader of a
+partition depends on which nodes are up.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PIPELINED = (m.OffsetCommitRequest, m.OffsetFetchRequest)
 
 
 class BrokerEnd:
-    """A node's end of a link: requests are read one after the other, answers leave in the same order."""
+    """A node's end of a link: requests are read one after the other, answers are sent in the same order."""
 
     def __init__(self, brokers: SimBrokers, link: Link) -> None:
         self.link = link
@@ -56,7 +56,7 @@ class BrokerEnd:
             self.read()
 
     def read(self) -> None:
-        """Read what can be read, unless the node stands still."""
+        """Read what can be read, unless the node is suspended."""
         frozen = self._brokers.frozen
         while self._unread and not self._blocked and not self.is_gone and self.link.node_id not in frozen:
             waiting, request = self._unread.popleft()
@@ -76,7 +76,7 @@ class BrokerEnd:
         self._brokers.clock.call_later(0, self.read)
 
     def hang_up(self) -> None:
-        """The connection is over: what has not been read is not read any more."""
+        """The connection is closed: what has not been read will not be read."""
         self.is_gone = True
 
 
@@ -132,12 +132,12 @@ class SimBrokers:
 
     @property
     def runtime(self) -> CoordinatorRuntime | None:
-        """The coordinator's runtime, None while there is no coordinator."""
+        """The coordinator's runtime, None if there is no coordinator."""
         current = self.coordinators.current
         return None if current is None else current.runtime
 
     def is_up(self, node_id: int) -> bool:
-        """Whether a node takes connections."""
+        """Whether a node accepts connections."""
         return node_id in self._up
 
     def accept(self, link: Link) -> BrokerEnd:
@@ -147,7 +147,7 @@ class SimBrokers:
         return end
 
     def newest_version(self, request_type: type[Request[Any]]) -> int:
-        """The newest version of a request that the nodes speak."""
+        """The newest version of a request that the nodes support."""
         return self._versions.get(request_type, request_type.MAX_VERSION)
 
     def over_the_wire(self, message: Any, version: int) -> Any:
@@ -155,12 +155,12 @@ class SimBrokers:
         return codec.decode(type(message), version, codec.encode(message, version)) if self._wire else message
 
     def start_coordinator(self, node_id: int) -> None:
-        """Have a node read the logs, and coordinate the groups from now on."""
+        """Make a node load the logs, and coordinate the groups from now on."""
         self.coordinator = node_id
         self.coordinators.begin(node_id)
 
     def kill(self, node_id: int) -> None:
-        """A node dies on the spot. If it was the coordinator, what its logs had not made durable may be lost."""
+        """A node dies at once. If it was the coordinator, what was not durable in its logs may be lost."""
         self._trace(f"node {node_id}", "dies")
         self._up.discard(node_id)
         self.frozen.discard(node_id)
@@ -176,7 +176,7 @@ class SimBrokers:
             self.coordinators.die()
 
     def start(self, node_id: int) -> None:
-        """A node comes back; if there is no coordinator, it becomes one."""
+        """A node restarts; if there is no coordinator, it becomes the coordinator."""
         if node_id in self._up:
             return
         self._trace(f"node {node_id}", "starts")
@@ -192,21 +192,22 @@ class SimBrokers:
             self.start_coordinator(self._rng.choice(free))
 
     def move_coordinator(self, node_id: int) -> None:
-        """Hand the groups over to another node in good order, as when leadership is rebalanced."""
+        """Hand the groups over to another node properly, as when leadership is rebalanced."""
         if self.runtime is not None and node_id in self._up and self.coordinators.at(node_id) is None:
             self.thaw(self.coordinator)
             self.coordinators.resign()
             self.start_coordinator(node_id)
 
     def depose_coordinator(self, for_ms: int) -> None:
-        """Another node takes over, and the one that did so far does not notice it for a while."""
+        """Another node takes over, and the former coordinator does not notice it for a while."""
         free = [node for node in sorted(self._up) if self.coordinators.at(node) is None]
         if self.runtime is not None and free:
             self.coordinators.depose(for_ms)
             self.start_coordinator(self._rng.choice(free))
 
     def freeze(self, node_id: int) -> None:
-        """A node stands still: a long pause, or its machine's. To itself it is as if its clock had jumped."""
+        """A node is suspended: a long pause of the process or of its machine. For the node it is as if its clock had
+        jumped."""
         self._trace(f"node {node_id}", "stands still")
         self.frozen.add(node_id)
         coordinator = self.coordinators.at(node_id)
@@ -214,7 +215,7 @@ class SimBrokers:
             coordinator.is_frozen = True
 
     def thaw(self, node_id: int) -> None:
-        """A node goes on: what it had to do meanwhile, and what has arrived, in either order."""
+        """A node resumes: with the work that became due meanwhile, and the messages that arrived, in either order."""
         if node_id not in self.frozen:
             return
         self._trace(f"node {node_id}", "goes on")
@@ -234,7 +235,7 @@ class SimBrokers:
             end.read()
 
     def leader(self, partition: TopicPartition) -> tuple[int, int]:
-        """The node that leads a partition now, -1 if none can, and its epoch."""
+        """The node that leads a partition now, -1 if none can, and the leader epoch."""
         up = [] if partition in self._dark else sorted(self._up)
         return (up[partition.partition % len(up)] if up else -1), self._epoch
 
@@ -252,7 +253,7 @@ class SimBrokers:
             raise TypeError(f"the simulated nodes do not know {type(request).__name__}")
 
     def _find_coordinator(self, request: m.FindCoordinatorRequest, node_id: int) -> m.FindCoordinatorResponse:
-        known = self.runtime is not None or self._rng.randrange(2)  # else old news, or no news
+        known = self.runtime is not None or self._rng.randrange(2)  # otherwise old news, or no news
         believes = any(stale.node_id == node_id for stale in self.coordinators.stale)
         coordinator = node_id if believes else self.coordinator
         found, name, port = (coordinator, host(coordinator), 9092) if known else (-1, "", -1)
@@ -269,13 +270,13 @@ class SimBrokers:
         self.records.write(partition, count)
 
     def truncate(self, partition: TopicPartition, offset: int) -> None:
-        """Lose records: a follower that lagged behind leads now."""
+        """Lose records: a follower that lagged is the leader now."""
         self._epoch += 1
         self.asked.unsure.add(partition)
         self.topics.logs[partition].truncate(offset)
 
     def grow(self, name: str, count: int) -> None:
-        """Give a topic so many partitions; make it if there is none."""
+        """Set a topic's number of partitions; create it if it does not exist."""
         self.topics.grow(name, count)
         self.coordinators.topics_changed([name])
 
@@ -286,7 +287,7 @@ class SimBrokers:
         self.coordinators.topics_changed([partition.topic])
 
     def lighten(self, partition: TopicPartition) -> None:
-        """A partition has a leader again, under another epoch."""
+        """A partition has a leader again, with another epoch."""
         if partition in self._dark:
             self._trace("admin", f"{partition} has a leader again")
             self._dark.discard(partition)
@@ -299,7 +300,7 @@ class SimBrokers:
         return sorted(self._dark)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic, and what groups have committed for it."""
+        """Delete a topic, and the offsets that groups have committed for it."""
         self.asked.unsure.update(partition for partition in self.topics.logs if partition.topic == name)
         self.invariants.durable.topic_may_vanish(name)
         self.topics.delete(name)

@@ -2,13 +2,13 @@
 
 The invariants of each:
 
-1. An accepted record is settled once: it is acknowledged, or its failure is told, within `delivery.timeout.ms`
+1. An accepted record is settled once: it is acknowledged, or its failure is reported, within `delivery.timeout.ms`
    (`max.block.ms` while its topic is not known) and the time of one poll.
-2. An acknowledged record is in the log, at the offset that was told.
+2. An acknowledged record is in the log, at the reported offset.
 3. With idempotence no record is there twice, not even a failed one; and the records of a partition are in the order in
    which they were sent.
 4. A flush is over when all records sent before it are settled, and not before.
-5. In the end, when all is well, every record can be sent.
+5. At the end, when everything works, every record can be sent.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class SimProducer:
         self._frozen_since = 0
         self._stood_still_ms = 0
 
-    # --- what can be asked of it -------------------------------------------------------------------------------------
+    # --- operations -------------------------------------------------------------------------------------
 
     def send(self, topic: str, partition: int | None, key: bytes | None, size: int) -> None:
         """Send a record, numbered in the order of sending."""
@@ -74,7 +74,7 @@ class SimProducer:
             self._wakeup()
 
     def flush(self) -> None:
-        """Have all that was sent so far settled."""
+        """Flush everything that was sent before."""
         self._flushes.append((self._core.begin_flush(), set(self.sent) - set(self.settled)))
         self._wakeup()
 
@@ -90,7 +90,7 @@ class SimProducer:
         self._turn()
 
     def freeze(self) -> None:
-        """The process is stopped."""
+        """The process is suspended."""
         if not self.is_frozen:
             self._frozen_since = self._clock.now
         self.is_frozen = True
@@ -98,7 +98,7 @@ class SimProducer:
         self._cluster.trace(self.name, "freezes")
 
     def thaw(self) -> None:
-        """The process goes on."""
+        """The process resumes."""
         if self.is_frozen:
             self._cluster.trace(self.name, "thaws")
             self.is_frozen = False
@@ -106,7 +106,7 @@ class SimProducer:
             self._driver.thaw()
             self._wakeup()
 
-    # --- turning -----------------------------------------------------------------------------------------------------
+    # --- turns -----------------------------------------------------------------------------------------------------
 
     def _wakeup(self) -> None:
         if not self._scheduled and not self.is_frozen:
@@ -160,10 +160,10 @@ class SimProducer:
             elif not left:
                 raise InvariantError(f"a flush of {self.name} goes on, though all is settled that it waits for")
 
-    # --- what must hold ----------------------------------------------------------------------------------------------
+    # --- invariants ----------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Compare what was told with what is there."""
+        """Compare what was reported with what exists."""
         open_ = set(self.sent) - set(self.settled)
         if open_:
             raise InvariantError(f"{self.name} never settled {sorted(open_)}")
@@ -302,7 +302,7 @@ class _Life:
             producer.thaw()
 
     def _send_all(self) -> None:
-        """All is well: what is sent now is acknowledged."""
+        """Everything works: what is sent now is acknowledged."""
         cluster = self.cluster
         cluster.run(self.settings["delivery_timeout_ms"] + self.settings["max_block_ms"])
         for producer in self.producers:
@@ -326,7 +326,7 @@ class _Life:
 
 
 def simulate_producers(seed: int) -> SimCluster:
-    """Lead producers through the life that follows from a seed; the cluster as it is at the end.
+    """Lead producers through the life that follows from a seed; returns the cluster at the end.
 
     Raises:
         InvariantError: something happened that must never happen; the message ends with what led to it.

@@ -2,8 +2,8 @@
 
 Records handed out are handled before the next poll, the listener runs while the program is in poll, closing commits and
 leaves. `read` is the program of a consumer that fetches. `claim` is like Spark's: it is always in poll, reads its
-partitions by itself, and commits explicit offsets, fenced by its ownership. It is told of lost partitions at once, also
-in the middle of a batch, and gives up revoked partitions when the batch that reads them is done.
+partitions itself, and commits explicit offsets, fenced by its ownership. It learns of lost partitions at once, also in
+the middle of a batch, and gives up revoked partitions when the batch that reads them is done.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CLOSE_MS = 20_000
 
 
 class Application:
-    """What all programs share."""
+    """The base class of all programs."""
 
     def __init__(self, member: SimMember) -> None:
         self.member = member
@@ -43,7 +43,7 @@ class Application:
         return self.member.invariants.group(self.member.group_id).offsets
 
     def sleep(self, milliseconds: int) -> Program:
-        """Wait so long, whatever happens."""
+        """Wait this long, whatever happens."""
         until = self.clock.now + milliseconds
         while self.clock.now < until:
             yield Wait(until)
@@ -51,7 +51,7 @@ class Application:
     # --- events ------------------------------------------------------------------------------------------------------
 
     def handle_events(self) -> Program:
-        """Run the listener for what has happened. An error ends the poll; the program takes a rest, and polls again."""
+        """Run the listener for the events. An error ends the poll; the program pauses, and polls again."""
         while self.core.events:
             yield from self.handle_event(self.core.events.pop(0))
 
@@ -98,13 +98,13 @@ class Application:
         self.core.callback_done(event.token, self.clock.now)
 
     def give_up(self, partitions: tuple[TopicPartition, ...], *, in_good_order: bool) -> None:
-        """The listener knows that these are gone."""
+        """The listener knows that these were revoked or lost."""
         self.member.invariants.given_up(self.member, partitions, in_good_order=in_good_order)
 
     # --- handling and committing -------------------------------------------------------------------------------------
 
     def handle(self, batch: Batch, *, middle: Callable[[Batch], Program] | None = None) -> Program:
-        """Do the work that a batch is; `middle` is called when the first half of it is done."""
+        """Handle a batch; `middle` is called when half of it is done."""
         member = self.member
         habits = member.habits
         away, habits.stay_away_ms = habits.stay_away_ms, 0
@@ -135,7 +135,7 @@ class Application:
             self.offsets.handled(partition, offsets)
 
     def stand(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Where the application stands: what it may commit."""
+        """The application's positions: what it may commit."""
         consumed = self.core.consumed().items()
         return {partition: offset._replace(metadata=self.member.name) for partition, offset in consumed}
 
@@ -146,7 +146,7 @@ class Application:
         outcome: list[MusterError | None],
         fence: Mapping[TopicPartition, int] | None = None,
     ) -> Program:
-        """Commit and wait; failures are the application's loss, it goes on."""
+        """Commit and wait; a failure is accepted, and the program continues."""
         if not offsets:
             outcome.append(None)
             return
@@ -158,7 +158,7 @@ class Application:
             self.member.trace(f"commit failed: {outcome[0]}")
 
     def commit_async(self, offsets: dict[TopicPartition, OffsetAndMetadata], until: int | None = None) -> None:
-        """Commit and go on."""
+        """Commit and continue."""
         self.core.commit(offsets, lambda _error, _now: None, until=until)
 
     # --- the end -----------------------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ class Application:
             sessions.said_goodbye(member_id, self.member.name)
 
     def _can_leave(self) -> bool:
-        """Whether a LeaveGroup is due, and knows where to go."""
+        """Whether a LeaveGroup is due, and its coordinator is known."""
         member = self.member
         group = self.core.group
         is_dynamic = member.config.group_instance_id is None
@@ -195,7 +195,7 @@ class Application:
         return is_dynamic and joined and group.lookup.node_id == member.world.brokers.coordinator
 
     def _was_undisturbed(self, since: int) -> bool:
-        """Whether nothing stood between this member and the coordinator."""
+        """Whether nothing was between this member and the coordinator."""
         world = self.member.world
         is_well = world.brokers.coordinators.is_well and world.invariants.well_since < since
         return is_well and world.network.undisturbed(self.member.name, since)
@@ -233,14 +233,14 @@ class Reader(Application):
                 self.commit_async(self.stand())
 
     def _commit_half(self, first: Batch) -> Program:
-        """Commit what is handled of a batch, and go on with it."""
+        """Commit the handled part of a batch, and continue with it."""
         if self.member.rng.randrange(2):
             yield from self.commit_sync(_behind(first), 3_000, [])
         else:
             self.commit_async(_behind(first))
 
     def _begin_to_commit(self, first: Batch) -> Program:
-        """As another thread that commits and waits, while this one goes on and commits as well."""
+        """Like another thread that commits and waits, while this one continues and commits as well."""
         self.commit_async(_behind(first), self.clock.now + 5_000)
         yield from self.sleep(0)
 
@@ -270,11 +270,11 @@ class Reader(Application):
             batch[partition] = offsets
 
     def give_up(self, partitions: tuple[TopicPartition, ...], *, in_good_order: bool) -> None:
-        """The listener knows that these are gone."""
+        """The listener knows that these were revoked or lost."""
         self.paused -= set(partitions)
         super().give_up(partitions, in_good_order=in_good_order)
 
-    # --- what happens now and then -----------------------------------------------------------------------------------
+    # --- occasional actions -----------------------------------------------------------------------------------
 
     def _some(self) -> list[TopicPartition]:
         states = self.core.subscription.states()
@@ -344,7 +344,7 @@ class Reader(Application):
 
 
 class Claimer(Application):
-    """A consumer that reads by itself, like Spark's."""
+    """A consumer that reads its partitions itself, like Spark's."""
 
     def __init__(self, member: SimMember) -> None:
         super().__init__(member)
@@ -371,11 +371,11 @@ class Claimer(Application):
         yield from self.say_goodbye()
 
     def stand(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Where it stands in what it holds."""
+        """Its position in the partitions that it holds."""
         return {partition: OffsetAndMetadata(offset) for partition, offset in self._positions.items()}
 
     def give_up(self, partitions: tuple[TopicPartition, ...], *, in_good_order: bool) -> None:
-        """The listener knows that these are gone."""
+        """The listener knows that these were revoked or lost."""
         super().give_up(partitions, in_good_order=in_good_order)
         for partition in partitions:
             self._positions.pop(partition, None)
@@ -383,11 +383,11 @@ class Claimer(Application):
     # --- while a batch is being handled ------------------------------------------------------------------------------
 
     def work(self, milliseconds: int) -> Program:
-        """The time that handling takes; what happens meanwhile is taken note of."""
+        """The time that handling takes; events meanwhile are recorded."""
         yield from self.wait_for(self.clock.now + milliseconds, lambda: False)
 
     def wait_for(self, until: int, predicate: Callable[[], bool]) -> Program:
-        """Wait for something, and record what happens meanwhile."""
+        """Wait for something, and record the events meanwhile."""
         while not predicate() and self.clock.now < until:
             yield from self._take_events()
             yield Wait(until, lambda: predicate() or bool(self.core.events))
@@ -402,7 +402,7 @@ class Claimer(Application):
                 yield from self.handle_event(event)
 
     def _commit(self, fence: Mapping[TopicPartition, int]) -> Program:
-        """Commit a batch: all of it or, where some was lost meanwhile, what is left."""
+        """Commit a batch: all of it or, if some partitions were lost meanwhile, the rest."""
         for attempt in range(2):
             still = {p: since for p, since in fence.items() if self.core.ownership(p) == since}
             owned = still if attempt else fence
@@ -417,10 +417,10 @@ class Claimer(Application):
             if self.core.ownership(partition) == since and partition in self._positions:
                 self._positions[partition] = self._batch[partition][-1] + 1
 
-    # --- where to begin, what to read --------------------------------------------------------------------------------
+    # --- positions and batches --------------------------------------------------------------------------------
 
     def _find_positions(self) -> Program:
-        """Ask where to begin in partitions that are new."""
+        """Look up where to begin in new partitions."""
         new = [p for p in sorted(self.member.held) if p not in self._positions]
         if not new:
             return
@@ -459,10 +459,10 @@ class Claimer(Application):
 
 
 def _behind(batch: Batch) -> dict[TopicPartition, OffsetAndMetadata]:
-    """The offsets that say that a batch is handled."""
+    """The offsets that mark a batch as handled."""
     return {p: OffsetAndMetadata(offsets[-1] + 1, metadata="half") for p, offsets in batch.items() if offsets}
 
 
 def program_of(member: SimMember) -> Program:
-    """The program of a member: that of one that fetches, or of one that does not."""
+    """The program of a member: for one that fetches, or for one that does not."""
     return (Reader(member) if member.fetches else Claimer(member)).run()

@@ -1,4 +1,4 @@
-"""The simulated nodes' records: topics, their logs in memory, and the few requests that are about them."""
+"""The simulated nodes' records: topics, their logs in memory, and the few requests about them."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ Reply = Callable[[Any], None]
 
 
 class Leaders(Protocol):
-    """Which node leads what."""
+    """Which node leads which partition."""
 
     node_ids: list[int]
 
     def leader(self, partition: TopicPartition) -> tuple[int, int]:
-        """The node that leads a partition now, -1 if none can, and its epoch."""
+        """The node that leads a partition now, -1 if none can, and the leader epoch."""
 
 
 class SimTopics:
@@ -66,7 +66,7 @@ class SimTopics:
             self.grow(name, count)
 
     def grow(self, name: str, count: int) -> None:
-        """Give a topic so many partitions; make it if there is none."""
+        """Set a topic's number of partitions; create it if it does not exist."""
         if name not in self.counts:
             self._made[name] = self._made.get(name, 0) + 1
         for number in range(self.counts.get(name, 0), count):
@@ -74,16 +74,16 @@ class SimTopics:
         self.counts[name] = max(count, self.counts.get(name, 0))
 
     def delete(self, name: str) -> None:
-        """Delete a topic with its records. If it is created again under its name, it has another id."""
+        """Delete a topic with its records. If it is created again with its name, it has another id."""
         for number in range(self.counts.pop(name)):
             del self.logs[TopicPartition(name, number)]
 
     def partition_count(self, topic: str) -> int:
-        """Partitions of a topic, 0 if there is none of that name."""
+        """The number of partitions of a topic, 0 if it does not exist."""
         return self.counts.get(topic, 0)
 
     def is_gone(self, topic: str) -> bool:
-        """Whether there is no topic of that name."""
+        """Whether no topic has that name."""
         return topic not in self.counts
 
     def led_partitions(self, topic: str) -> list[int]:
@@ -92,11 +92,11 @@ class SimTopics:
         return [number for number in range(self.partition_count(topic)) if led(TopicPartition(topic, number))[0] >= 0]
 
     def topic_id(self, topic: str) -> bytes:
-        """The topic's id, made from its name and how often it was made."""
+        """The topic's id, derived from its name and how often it was created."""
         return f"{topic}#{self._made[topic]}".encode().rjust(16, b"#")[-16:] if topic in self.counts else ZERO_UUID
 
     def topic_name(self, topic_id: bytes) -> str | None:
-        """The name that goes with an id."""
+        """The topic name for an id."""
         return next((name for name in self.counts if self.topic_id(name) == topic_id), None)
 
     def next_record(self, partition: TopicPartition, offset: int) -> int:
@@ -111,7 +111,7 @@ class SimTopics:
 
 
 class SimRecords:
-    """Answers what is about topics and records, for all nodes."""
+    """Answers requests about topics and records, for all nodes."""
 
     def __init__(self, clock: VirtualClock, leaders: Leaders, topics: SimTopics, rng: Random) -> None:
         self.topics = topics
@@ -125,7 +125,7 @@ class SimRecords:
         self._parked: list[tuple[FetchRequest, int, Reply]] = []
 
     def handle(self, request: Any, node_id: int, reply: Reply) -> bool:
-        """Answer a request that a node has read, now or later; False if it is none of these."""
+        """Answer a request that a node has read, now or later; False if it is not one of these."""
         match request:
             case MetadataRequest():
                 reply(self._metadata(request))

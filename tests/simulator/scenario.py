@@ -1,4 +1,4 @@
-"""What a simulated life is like: drawn from a seed, printed with a failure."""
+"""The parameters of a simulated life: drawn from a seed, printed with a failure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ASSIGNORS: tuple[tuple[tuple[str, ...], ...], ...] = (
     (("cooperative-sticky",),),
     (("cooperative-sticky",),),
     (_EITHER,),
-    # The two steps of going over to the cooperative protocol without stopping (KIP-429).
+    # The two steps of a live migration to the cooperative protocol (KIP-429).
     (("range",), _EITHER),
     (_EITHER, ("cooperative-sticky",)),
 )
@@ -37,13 +37,14 @@ _COMMITS = ("auto", "sync", "async", "middle", "overlap")
 
 @dataclass(slots=True)
 class Scenario:
-    """What a life is like. Times in milliseconds; each member has one of the lists of `assignors`.
+    """The parameters of a life. Times in milliseconds; each member has one of the lists of `assignors`.
 
-    `records` is what happens to the logs beside growing: "" (nothing), "retention", "truncation", "deletion" (of a
-    topic, which is then made anew). `end` is what happens when all is well at last: "" (nothing), "expiry" (all members
-    leave for longer than offsets are kept), "delete" (they leave, and the group is deleted), "restart" (they leave, and
-    come back); then new members come, and have to settle as well. `simple` is how many consumers share out the
-    partitions by hand, and only commit to a group (of generation -1). `assigned`: by the coordinator, in all groups.
+    `records` is what happens to the logs besides growing: "" (nothing), "retention", "truncation", "deletion" (of a
+    topic, which is then created again). `end` is what happens when everything works at last: "" (nothing), "expiry"
+    (all members leave for longer than offsets are kept), "delete" (they leave, and the group is deleted), "restart"
+    (they leave, and come back); then new members come, and have to settle as well. `simple` is how many consumers
+    assign the partitions by hand, and only commit to a group (with generation -1). `assigned`: by the coordinator, in
+    all groups.
     """
 
     topics: dict[str, int]
@@ -81,7 +82,7 @@ class Scenario:
 
     @classmethod
     def draw(cls, rng: Random) -> Scenario:
-        """Any of them."""
+        """Any scenario."""
 
         def one_in(count: int) -> bool:
             return rng.randrange(count) == 0
@@ -122,7 +123,7 @@ class Scenario:
             gaps=one_in(4),
             compression=one_in(6),
             end=end,
-            # Offsets of a group without members expire even while they are used: nothing could be promised then.
+            # Offsets of a group without members expire even while they are used: then nothing could be guaranteed.
             simple=rng.randint(1, 2) if one_in(5) and end != "expiry" else 0,
             versions=versions,
             moves_slots=one_in(4),
@@ -130,7 +131,7 @@ class Scenario:
 
     @classmethod
     def draw_assigned(cls, rng: Random) -> Scenario:
-        """Any of those in which the coordinator assigns."""
+        """Any scenario in which the coordinator assigns."""
         scenario = cls.draw(rng)
         scenario.assigned = True
         scenario.assignors = rng.choice(((("range",),), (("roundrobin",),), (_EITHER,)))
@@ -138,7 +139,7 @@ class Scenario:
 
     @property
     def bound_ms(self) -> int:
-        """How long the group may take to settle once all is well.
+        """How long the group may take to settle once everything works.
 
         The longest way: a member's join hangs on a dead connection until its own timeout; and the rebalance that its
         return starts waits for another member that has just gone, for its whole time.

@@ -1,5 +1,5 @@
-"""What befalls the processes of a life: brokers are killed, cut from power, stand still, are replaced while they do,
-lose ZooKeeper; clients are killed and stand still; requests come again."""
+"""What happens to the processes of a life: brokers are killed, lose power, are suspended, are replaced while they are,
+lose ZooKeeper; clients are killed and suspended; requests come again."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.simulator.transactions.world import Faults, World
 
 
 class Befalls:
-    """The faults of one life, at moments of its length. `clients` are the processes that may be hit, each with what
-    starts another in its place, None where its own program does."""
+    """The faults of one life, at random moments. `clients` are the processes that may be hit, each with a function that
+    starts its replacement, None if its own program does."""
 
     def __init__(self, world: World, plan: Plan) -> None:
         self.world = world
@@ -34,7 +34,7 @@ class Befalls:
         return self.world.rng
 
     def begin(self) -> None:
-        """From now on, for the length of the life."""
+        """Cause faults from now on, for the length of the life."""
         plan = self.plan
         moments = {
             self._kill: plan.kills,
@@ -53,7 +53,7 @@ class Befalls:
                 self.world.later(self._rng.randrange(plan.length_ms), fault)
 
     def end(self) -> None:
-        """Nothing more befalls, and all that can run does, soon."""
+        """No more faults, and everything that can run does, soon."""
         self._is_over = True
         self.world.faults = Faults()
         self._thaw_all()
@@ -77,7 +77,7 @@ class Befalls:
         self.world.later(1_000, self._keep_running)
 
     def _keep_running(self) -> None:
-        """A broker that could not start, as ZooKeeper has its last session still, is started again."""
+        """A broker that could not start because ZooKeeper still has its last session is started again."""
         for node in self.world.nodes.values():
             self._start(node)
         self.world.later(1_000, self._keep_running)
@@ -132,7 +132,7 @@ class Befalls:
 
     def _fill_disk(self) -> None:
         node = self._node()
-        if node.is_ready:  # what cannot be opened for want of space is not served until the next start
+        if node.is_ready:  # partitions that cannot be opened for lack of space are not served until the next start
             node.disk.refused = self._rng.choice((1, 2, 5))
 
     def _set_clock(self) -> None:
@@ -141,8 +141,8 @@ class Befalls:
         self.world.tell(f"the time of day of {node} is off by {node.wall_ms} ms")
 
     def _replace(self) -> None:
-        """A broker stands still, for longer than its session lasts; another process is started with its id, elsewhere,
-        on a copy of its folder. Then the first goes on."""
+        """A broker is suspended for longer than its session timeout; another process is started with its id, elsewhere,
+        on a copy of its folder. Then the first one resumes."""
         node = self._node()
         if self._is_over or not node.is_ready or node.is_frozen:
             return
@@ -203,7 +203,7 @@ class Befalls:
         self.world.tell(f"{machine.name} stands still for {for_ms} ms")
         self.world.later(for_ms, self._thaw_client, machine)
         again = self.clients[machine]
-        if again is not None and self._rng.random() < 0.3:  # it is presumed dead
+        if again is not None and self._rng.random() < 0.3:  # others assume that it is dead
             self.clients[machine] = None
             self.world.later(self._rng.randint(0, for_ms), again)
 
@@ -215,7 +215,7 @@ class Befalls:
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def _haunt(self) -> None:
-        """Something comes again that came before."""
+        """A former request comes again."""
         rng, world = self._rng, self.world
         if self.markers and rng.random() < 0.3:
             marker, where = rng.choice(self.markers)

@@ -1,8 +1,8 @@
-"""What must always hold, and what must hold in the end.
+"""What must always hold, and what must hold at the end.
 
-The truth about a transaction is what the logs say when all their batches are read one after the other: every record
-names the attempt that it is part of. Against it are held what producers were told, what readers were given, and what
-the coordinators and logs keep in memory. Promises:
+The truth about a transaction is in the logs, when all their batches are read one after the other: every record names
+its attempt. It is compared with the answers to producers, the records that readers got, and the state that the
+coordinators and logs keep in memory. Promises:
 
  1. atomicity: all records and offsets of an attempt end alike, and a transaction in a log is of one attempt alone;
  2. told commit: committed attempts are those that asked for it, and all those that were told so, whole and in order;
@@ -38,7 +38,7 @@ from tests.support.transactions import check_rebuilt, read_committed
 
 @dataclass
 class Told:
-    """One record, and how its transaction ended: None while it has not."""
+    """One record, and how its transaction ended: None if it has not."""
 
     where: TopicPartition
     offset: int
@@ -50,7 +50,7 @@ class Told:
 
 @dataclass
 class Truth:
-    """All that the logs say."""
+    """The complete contents of the logs."""
 
     records: list[Told] = field(default_factory=list)
     transactions: dict[tuple[TopicPartition, int], set[str]] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Truth:
 
 
 def check(what: bool, sentence: str) -> None:
-    """Raises InvariantError unless it is so."""
+    """Raises InvariantError unless the condition holds."""
     if not what:
         raise InvariantError(sentence)
 
@@ -104,7 +104,7 @@ def _told(where: TopicPartition, batch: Any, header: BatchHeader) -> list[Told]:
 
 
 class Watch:
-    """The checks of each moment."""
+    """The checks of every moment."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -115,7 +115,7 @@ class Watch:
     def look(self, node: Node) -> None:
         """After a turn of a broker."""
         if self._world.nodes[node.node_id] is not node:
-            return  # another process has taken its place
+            return  # another process has taken over its id
         for log in node.logs:
             where, ends = log.topic_partition, (log.log_end_offset, log.high_watermark)
             if self._seen.get(where) == ends:
@@ -135,11 +135,11 @@ class Watch:
             self.look_closely()
 
     def forget(self) -> None:
-        """The disk has lost what was not synced: an offset may come again."""
+        """The disk has lost what was not synced: an offset may be assigned again."""
         self._stable.clear()
 
     def look_closely(self) -> None:
-        """What takes longer: memory against logs."""
+        """The slow checks: memory against logs."""
         self._world.check_answers()
         for log in self._world.logs:
             check_log(log)
@@ -149,7 +149,7 @@ class Watch:
 
 
 def check_log(log: PartitionLog) -> None:
-    """The log's producers and its indexes are what its batches say."""
+    """The log's producers and its indexes match its batches."""
     try:
         check_rebuilt(log)
     except AssertionError as error:
@@ -157,7 +157,7 @@ def check_log(log: PartitionLog) -> None:
 
 
 def check_replay(node: Node) -> None:
-    """Shards that read their logs are those that are served."""
+    """Shards loaded from their logs equal those that are served."""
     broker = node.broker
     assert broker is not None
     for runtime in (broker.transactions.runtime, broker.groups.runtime):
@@ -183,12 +183,12 @@ def _state(shard: Any) -> Any:
 
 
 def _told_of(value: CommittedOffset) -> tuple[int, str]:
-    """An offset and its metadata; times are compared apart."""
+    """An offset and its metadata; times are compared separately."""
     return value[0], value[2]
 
 
 def _pending(pending: PendingOffsets) -> Any:
-    """What would be committed, and the order of it."""
+    """What would be committed, and in which order."""
     found = {
         producer_id: {place: None if one is None else _told_of(one[1]) for place, one in places.items()}
         for producer_id, places in pending.by_producer.items()
@@ -206,11 +206,11 @@ def _pending(pending: PendingOffsets) -> Any:
     return found, order, sorted(pending.open_keys())
 
 
-# ----------------------------------------------------------------------------------------------------------- in the end
+# ----------------------------------------------------------------------------------------------------------- at the end
 
 
 def check_settled(world: World) -> None:
-    """Faults have ended a while ago."""
+    """Faults ended a while ago."""
     world.check_answers(2_000)
     for node in world.nodes.values():
         check(node.is_ready, f"{node} does not run")
@@ -234,8 +234,8 @@ _ENDED = ("EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT")
 
 
 def check_truth(world: World, truth: Truth, *, has_offsets: bool = True) -> dict[str, bool]:
-    """Promises 1, 2 and 4. Returns how each attempt ended of which there is a record. `has_offsets`: offsets of groups
-    are in logs, too."""
+    """Promises 1, 2 and 4. Returns how each attempt that has a record ended. `has_offsets`: offsets of groups are in
+    logs, too."""
     ends: dict[str, set[bool | None]] = {}
     for told in truth.records:
         ends.setdefault(told.attempt, set()).add(told.committed)
@@ -314,7 +314,7 @@ def _check_zombies(world: World, truth: Truth) -> None:
 
 
 def check_readers(world: World, given: dict[TopicPartition, list[tuple[int, str]]], truth: Truth) -> None:
-    """What readers were given, each from the beginning of a partition on, and what reads find now."""
+    """What readers got, each from the beginning of a partition on, and what reads return now."""
     for where, found in given.items():
         wanted = [
             (one.offset, f"{one.attempt} {one.value}") for one in truth.records if one.committed and one.where == where
@@ -338,7 +338,7 @@ def _without_common(found: list[Any], wanted: list[Any]) -> str:
 
 
 def check_processing(world: World, fates: dict[str, bool], committed_offset: int, group: str) -> None:
-    """Promise 7. `committed_offset`: of the group, in the end."""
+    """Promise 7. `committed_offset`: the group's, at the end."""
     done = Counter(i for attempt in world.attempts.values() if fates.get(attempt.name) for i in attempt.inputs)
     twice = [i for i, count in done.items() if count > 1]
     check(not twice, f"processed twice: {twice}")
@@ -347,7 +347,7 @@ def check_processing(world: World, fates: dict[str, bool], committed_offset: int
 
 
 def committed_rows(data: Any, aborted: list[tuple[int, int]], at: int) -> tuple[list[tuple[int, str]], int]:
-    """The records of a fetch from an offset on that a reader is given, and where it goes on."""
+    """The records of a fetch from an offset on that a reader gets, and the offset of its next fetch."""
     from muster.protocol.records.aborted import AbortedTransactions
 
     dropped, found, end = AbortedTransactions(aborted), [], at

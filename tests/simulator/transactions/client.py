@@ -1,9 +1,9 @@
-"""A process whose producer is muster's own: the whole `AsyncProducer` in the world's time, over a wire of the world's.
+"""A process whose producer is muster's own: the whole `AsyncProducer` in the world's time, over the world's network.
 
-It has the interface of `producers.Producer`, so a life leads either. Beside what the life checks, it checks what the
-client promises: a call is over within its timeout; one whose time was up may only be made again, and then tells the
-outcome; a commit that succeeds has acknowledged every record, at the offset where it is; every record is settled, once
-and in time; a fatal error has a reason, and every call raises it; nothing of an ended transaction is kept.
+It has the interface of `producers.Producer`, so a life leads either. In addition to the checks of the life, it checks
+what the client guarantees: a call is over within its timeout; one that timed out may only be repeated, and then reports
+the outcome; a commit that succeeds has acknowledged every record, at the offset where it is; every record is settled,
+once and in time; a fatal error has a reason, and every call raises it; nothing of an ended transaction is kept.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LATE_MS = 50
 
 
 class ClientProducer:
-    """One process. `upgrade_at` is when a broker begins to tell of `transaction.version` 2; None: from the start."""
+    """One process. `upgrade_at` is when a broker begins to report `transaction.version` 2; None: from the start."""
 
     def __init__(self, world: World, transactional_id: str, process: str, *, v2_from_ms: int, timeout_ms: int) -> None:
         rng = world.rng
@@ -81,7 +81,7 @@ class ClientProducer:
         engine.driver = engine.loop.driver = self._driver
         self._driver.loop.on_end.append(self.kill)
 
-    # --- what goes over the wire -------------------------------------------------------------------------------------
+    # --- requests and answers -------------------------------------------------------------------------------------
 
     def _sent(self, request: Any) -> None:
         if isinstance(request, EndTxnRequest):
@@ -104,7 +104,7 @@ class ClientProducer:
     # --- calls -------------------------------------------------------------------------------------------------------
 
     async def _call(self, name: str, call: Callable[..., Awaitable[Any]], *arguments: Any) -> bool:
-        """Make a call. Returns False if its time was up. Raises Abortable, Fatal."""
+        """Make a call. Returns False if it timed out. Raises Abortable, Fatal."""
         limit = self.world.rng.choice((20, 200, 2_000, None)) if self.is_hasty else None
         began, until = self.world.now, self._engine.config.max_block_ms if limit is None else limit
         try:
@@ -122,7 +122,7 @@ class ClientProducer:
         return True
 
     def is_late(self, began: int, limit: int) -> bool:
-        """Whether something takes longer than it may. A process that stood still may only just have begun it."""
+        """Whether something takes longer than allowed. A process that was suspended may only just have begun it."""
         is_late = self.world.now > max(began, self._driver.loop.thawed_at) + limit + LATE_MS
         return bool(is_late and not self._is_dead)
 
@@ -137,7 +137,7 @@ class ClientProducer:
         raise Fatal(str(error)) from error
 
     def _check_fatal(self, error: MusterError) -> None:
-        """Every call raises it."""
+        """Every call raises the fatal error."""
         current = self._engine.transactions
         for call in (current.initialize, current.begin, current.commit, current.abort, current.check_send):
             try:
@@ -157,7 +157,7 @@ class ClientProducer:
             raise InvariantError(f"{self.process} has ended without a reason: {error!r}") from error
 
     async def begin(self) -> None:
-        """init_transactions, until it is over."""
+        """init_transactions, until it is complete."""
         for _ in range(MOST_TRIES):
             if await self._call("init_transactions", self._client.init_transactions):
                 return
@@ -183,7 +183,7 @@ class ClientProducer:
         return self.attempt
 
     async def append(self, partition: TopicPartition, value: str) -> None:
-        """Give the producer a record. Raises MusterError."""
+        """Pass a record to the producer. Raises MusterError."""
         attempt = self._attempt()
         key = (attempt.name, len(attempt.sent))
         attempt.sent.append((partition, value))
@@ -202,7 +202,7 @@ class ClientProducer:
             raise
 
     async def send(self, partition: TopicPartition, *values: str) -> None:
-        """Write records; now and then wait until they are acknowledged."""
+        """Write records; occasionally wait until they are acknowledged."""
         for value in values:
             try:
                 await self.append(partition, value)
@@ -238,7 +238,7 @@ class ClientProducer:
             self.world.tell(f"{key} was not written: {error}")
 
     async def commit_offset(self, group: str, partition: TopicPartition, offset: int) -> None:
-        """Commit an offset in the transaction. If it takes too long, the transaction is aborted, or goes on."""
+        """Commit an offset in the transaction. If it takes too long, the transaction is aborted, or continues."""
         attempt = self._attempt()
         offsets = {partition: OffsetAndMetadata(offset, metadata=attempt.name)}
         metadata = self.group if self.group.group_id == group else GroupMetadata(group)
@@ -250,7 +250,7 @@ class ClientProducer:
             self._waiting_offsets.append((group, partition, offset))
 
     async def end(self, *, commit: bool) -> None:
-        """Commit or abort, until it is over."""
+        """Commit or abort, until it is complete."""
         attempt = self._attempt()
         try:
             await self._end(commit)
@@ -310,7 +310,7 @@ class ClientProducer:
     # --- the end of the process --------------------------------------------------------------------------------------
 
     async def commit_and_die(self) -> None:
-        """The process dies in the middle of a commit."""
+        """The process is killed in the middle of a commit."""
         try:
             self._engine.transactions.commit()
         except MusterError as error:
@@ -320,11 +320,11 @@ class ClientProducer:
         self.kill()
 
     def kill(self) -> None:
-        """The process is gone at once."""
+        """The process is killed at once."""
         if self._is_dead:
             return
         self._is_dead = True
-        self.world.takes_id(self._transactional_id, self.process)  # its request may be on its way
+        self.world.takes_id(self._transactional_id, self.process)  # its request may be in flight
         self._driver.kill()
         loop = self._engine.loop
         loop._closed = self._client._closed = True
@@ -334,7 +334,7 @@ class ClientProducer:
             self._engine._watching.cancel()
 
     async def leave(self) -> None:
-        """The process ends: dead already, killed now, or closed as it should be."""
+        """The process ends: already dead, killed now, or closed properly."""
         if self._is_dead or self.world.rng.random() < 0.5:
             self.kill()
             return

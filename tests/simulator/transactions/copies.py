@@ -1,8 +1,8 @@
-"""What a group that copies records must hold to, at every moment and in the end.
+"""What must hold for a group that copies records, at every moment and at the end.
 
-A reader of committed records that asks for the group's stable offset finds both in agreement: what it has seen copied
-is below that offset, and what is below it is copied, once the reader has come to where the output ended when it asked.
-Markers reach partitions one after the other, so neither is all of it at one moment.
+A reader of committed records that asks for the group's stable offset finds that both agree: every copy that it has seen
+is of a record below that offset, and every record below it is copied, once the reader has reached the end that the
+output had when it asked. Markers reach partitions one after the other, so neither is complete at any moment.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.simulator.transactions.world import World
 
 
 class Copies:
-    """What readers were given of the group's output."""
+    """The records of the group's output that readers got."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -27,7 +27,7 @@ class Copies:
         """When offsets were read, what they were, and where the output ended."""
 
     def given(self, where: TopicPartition, rows: list[tuple[int, str]], at: int) -> None:
-        """A reader was given records of the output, and is at an offset."""
+        """A reader got records of the output, and is at an offset."""
         for _, text in rows:
             copy = copy_of(text.partition(" ")[2])
             if copy is not None:
@@ -42,7 +42,7 @@ class Copies:
         return {partition: max(found) for partition, found in self._seen.items()}
 
     def compare(self, visible: dict[int, int], offsets: dict[int, int], partitions: int) -> None:
-        """`offsets` were asked for when so much was `visible`."""
+        """`offsets` were requested when this much was `visible`."""
         for partition, offset in offsets.items():
             if visible.get(partition, -1) >= offset:
                 raise InvariantError(
@@ -71,7 +71,7 @@ class Copies:
                 )
 
     def check_all(self, truth: Any, ends: dict[int, int]) -> None:
-        """Faults have ended: every record has one copy."""
+        """Faults have ended: every record has exactly one copy."""
         found = (copy_of(one.value) for one in truth.records if one.committed)
         copied = Counter(each for each in found if each is not None)
         wanted = Counter((partition, offset) for partition, end in ends.items() for offset in range(end))
@@ -81,6 +81,6 @@ class Copies:
 
 
 def copy_of(value: str) -> tuple[int, int] | None:
-    """The partition and offset of which a record is a copy."""
+    """The partition and offset of the record that this is a copy of."""
     words = value.split(" ")
     return (int(words[1]), int(words[2])) if words[0] == "copy" else None

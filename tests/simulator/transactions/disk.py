@@ -1,4 +1,4 @@
-"""The disk of a simulated broker: it dies amid a write, refuses writes, and loses what was not synced."""
+"""The disk of a simulated broker: it dies during a write, refuses writes, and loses what was not synced."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.power import Luck, Player, RecordingDisk
 
 
 class Killed(KeyboardInterrupt):
-    """The process is gone. A KeyboardInterrupt, as no code that lives on handles one."""
+    """The process is dead. A KeyboardInterrupt, because no code that continues handles one."""
 
 
 class LifeDisk(RecordingDisk):
@@ -84,7 +84,7 @@ class LifeDisk(RecordingDisk):
             raise Killed
 
     def end(self) -> None:
-        """The process is dead: what it had open is closed."""
+        """The process is dead: its open files are closed."""
         self.is_dead = True
         for fd in sorted(self._open):
             self.close(fd)

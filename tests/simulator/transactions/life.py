@@ -1,9 +1,10 @@
 """One life of a broker with transactions, from a seed: producers of several transactional ids, some of them more than
 one process at a time, an application that reads, processes and writes, readers of committed records, and faults. A
-process has muster's own producer (`client`), or is a script of requests (`producers`), which tries what no client does.
+process has muster's own producer (`client`), or is a script of requests (`producers`), which does things that no client
+does.
 
-Of the broker: it dies at a write (before it, amid it, after it), loses its power, stands still, finds its disk full,
-has its time of day set. Of the network: requests and answers are lost; those of producers with an epoch for each
+Faults of the broker: it dies at a write (before, during, or after it), loses power, is suspended, finds its disk full,
+has its time of day set. Faults of the network: requests and answers are lost; those of producers with an epoch for each
 transaction also come late, twice, or again at any time, as do markers. (A producer without that cannot tell a late
 request of its own from one of its next transaction, which is why KIP-890 was made.)
 """
@@ -104,7 +105,7 @@ class Life:
         self.watch.look_closely()
 
     async def prepare(self) -> None:
-        """Topics and inputs."""
+        """Create topics and inputs."""
         topics = [
             m.CreatableTopic(IN, 1, 1),
             m.CreatableTopic(OUT, PARTITIONS, 1),
@@ -140,7 +141,7 @@ class Life:
             await self.world.sleep(50)
 
     def _exhaust(self, node: Node) -> None:
-        """The ids have few epochs left: written as the coordinator writes it."""
+        """Leave few epochs to the ids: written as the coordinator writes it."""
         broker = node.broker
         assert broker is not None
         runtime = broker.transactions.runtime
@@ -168,7 +169,7 @@ class Life:
         return self._versions.get(name, self.rng.random() < self.plan.tv2)
 
     def _client(self, name: str, process: str, is_new: bool, timeout_ms: int) -> ClientProducer:
-        """Sometimes brokers begin to tell of `transaction.version` 2 amid its life."""
+        """Sometimes brokers begin to report `transaction.version` 2 during its life."""
         rng, v2_from_ms = self.rng, NEVER_MS
         if is_new:
             is_late = name not in self._versions and rng.random() < 0.2
@@ -185,7 +186,8 @@ class Life:
         world.run(SETTLED_MS)
 
     async def _write_at_last(self) -> None:
-        """All is well: transactions can be committed, also after one that was aborted as a batch was refused."""
+        """Everything works: transactions can be committed, also after one that was aborted because a batch was
+        refused."""
         producer = self._client("a", "last", self._is_v2("a"), 6_000)
         producer.is_hasty = False
         try:
@@ -274,7 +276,7 @@ class Life:
             await producer.commit_offset(SIDE_GROUP, TopicPartition(IN, 0), rng.randint(0, INPUTS))
 
     async def _process(self, producer: Producer | ClientProducer, attempt: Any) -> bool:
-        """Read some inputs from where the group is, and write them. Returns whether there were some."""
+        """Read some inputs from the group's committed offset on, and write them. Returns whether there were some."""
         at, producer.position = producer.position, None
         if at is None:
             at = await self._committed(GROUP, producer.process)
@@ -296,7 +298,7 @@ class Life:
         raise Fatal("the group's offset does not become stable")
 
     async def _stable_offsets(self, group: str, topic: str, indexes: list[int], by: str) -> list[Any]:
-        """Each partition of one answer; none where the group cannot be asked now."""
+        """The partitions of one answer; empty if the group cannot be asked now."""
         asked = m.OffsetFetchRequestGroup(group, topics=[m.OffsetFetchRequestTopics(topic, partition_indexes=indexes)])
         try:
             answer = await self.world.ask(by, m.OffsetFetchRequest(groups=[asked], require_stable=True), 8)
@@ -308,7 +310,7 @@ class Life:
     # ---------------------------------------------------------------------------------------------------- the copiers
 
     def _start_member(self, number: int) -> None:
-        """A process is a member of the group; when it has ended, another one is."""
+        """A process is a member of the group; when it has ended, another one is started."""
         if not self._are_members_over:
             machine = self.world.begin(self._lead_member(number))
             machine.name = f"the process of m{number}"
@@ -334,14 +336,14 @@ class Life:
             self.world.later(self.rng.randint(0, 300), self._start_member, number)
 
     async def feed(self) -> None:
-        """Write what is copied."""
+        """Write the records that are copied."""
         while not self.is_over:
             await self._fill(SOURCE, self.rng.randrange(SOURCES), self.rng.randint(1, 4))
             await self.world.sleep(self.rng.randint(50, 500))
         self._is_fed = True
 
     async def compare(self) -> None:
-        """Look, at any moment, where the group is, and what is there."""
+        """Look up, at any moment, the group's offsets, and the existing copies."""
         while True:
             visible = self.copies.visible()
             offsets = await self._offsets_of_copiers("watcher")
@@ -350,7 +352,7 @@ class Life:
             await self.world.sleep(300 if self.is_over else self.rng.choice((1, 20, 100)))
 
     async def _offsets_of_copiers(self, by: str) -> dict[int, int]:
-        """The group's stable offsets, of the partitions that have one."""
+        """The group's stable offsets, for the partitions that have one."""
         while True:
             found = await self._stable_offsets(COPIERS, SOURCE, list(range(SOURCES)), by)
             if found:
@@ -360,7 +362,7 @@ class Life:
             await self.world.sleep(20)
 
     async def _finish_copies(self) -> None:
-        """When faults have ended, the group copies all that is left; then its members leave."""
+        """When faults have ended, the group copies everything that is left; then its members leave."""
         until = self.world.now + 4 * SETTLED_MS
         while self.world.now < until:
             found, ends = await self._offsets_of_copiers("finish"), self._source_ends()
@@ -381,10 +383,10 @@ class Life:
             if log.topic_partition.topic == SOURCE
         }
 
-    # --------------------------------------------------------------------------------------------------- what is beside
+    # ---------------------------------------------------------------------------------------------- independent clients
 
     async def meddle(self) -> None:
-        """Commits without transactions, to the group beside."""
+        """Commits without transactions, to another group."""
         while not self.is_over:
             await self.world.sleep(self.rng.randint(100, 1_500))
             where = m.OffsetCommitRequestPartition(0, self.rng.randint(0, INPUTS), -1, "plain")
@@ -395,7 +397,7 @@ class Life:
                 continue
 
     async def read(self, partition: int) -> None:
-        """Read what is committed, in fetches of any size."""
+        """Read committed records, in fetches of any size."""
         where, at = TopicPartition(OUT, partition), 0
         given = self.given[where] = []
         while True:
@@ -413,7 +415,7 @@ class Life:
                 await self.world.sleep(20)
                 continue
             if found.error_code and self.plan.loses:
-                return  # what it had read is gone
+                return  # the records that it had read are gone
             checks.check(not found.error_code, f"a reader is refused with {found.error_code!r} at {at} of {where}")
             aborted = [(one.producer_id, one.first_offset) for one in found.aborted_transactions]
             data = b"" if found.records is None else bytes(found.records)
@@ -426,7 +428,7 @@ class Life:
     # ------------------------------------------------------------------------------------------------------ from a seed
 
     def lead(self) -> None:
-        """Live it, and check it."""
+        """Live the life, and check it."""
         world, plan = self.world, self.plan
         for node in world.nodes.values():
             node.start()
@@ -491,7 +493,7 @@ class Life:
 
 @dataclass
 class Lived:
-    """What happened in a life."""
+    """The events of a life."""
 
     plan: Plan
     story: list[str]
@@ -504,7 +506,7 @@ class Lived:
 
 @contextmanager
 def _quiet() -> Iterator[list[logging.LogRecord]]:
-    """No line of the broker's log is shown; those of exceptions are kept."""
+    """Do not show lines of the broker's log; those with exceptions are kept."""
     kept: list[logging.LogRecord] = []
     logger, handler = logging.getLogger("muster"), logging.Handler()
     handler.emit = lambda record: kept.append(record) if record.exc_info else None  # type: ignore[method-assign]
@@ -521,7 +523,7 @@ def _quiet() -> Iterator[list[logging.LogRecord]]:
 
 
 def simulate_transactions(seed: int) -> Lived:
-    """Lead the life of a seed. Raises InvariantError."""
+    """Simulate the life of a seed. Raises InvariantError."""
     root = Path(tempfile.mkdtemp(prefix="muster-life-", dir="/dev/shm"))
     life = Life(seed, root / "data")
     (root / "data").mkdir()

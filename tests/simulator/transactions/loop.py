@@ -1,4 +1,5 @@
-"""An event loop of asyncio whose time is a number, and whose threads do their work at once in a moment of that time."""
+"""An event loop of asyncio whose time is a number, and whose threads do their work at once at some moment of that
+time."""
 
 from __future__ import annotations
 
@@ -11,15 +12,15 @@ from typing import Any
 
 
 class _NoSockets:
-    """What the loop takes for its selector: nothing ever comes from outside."""
+    """Replaces the loop's selector: nothing ever comes from outside."""
 
     def select(self, timeout: float | None) -> list[Any]:
-        """Does not wait: the world says when it is what time."""
+        """Does not wait: the world decides the time."""
         return []
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """A loop that runs one turn at a time, when it is told to.
+    """A loop that runs one turn at a time, on request.
 
     Args:
         now: milliseconds since the beginning.
@@ -72,11 +73,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
     async def create_connection(
         self, protocol_factory: Callable[[], Any], host: Any = None, port: Any = None, **_: Any
     ) -> Any:
-        """As asyncio's, to an address of the world."""
+        """Like asyncio's, to an address of the world."""
         return self.dial(protocol_factory, host, port)
 
     def thaw(self) -> None:
-        """The process continues (SIGCONT): what was due meanwhile comes at once."""
+        """The process resumes (SIGCONT): what became due meanwhile runs at once."""
         if self.is_frozen:
             self.is_frozen, self.thawed_at = False, self._now_ms()
 
@@ -87,7 +88,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.drop()
 
     def next_due(self) -> int | None:
-        """When there is something to do, in milliseconds; None if there never will be."""
+        """The time at which there is something to do, in milliseconds; None if there never will be."""
         if self.is_frozen:
             return None
         if self._ready:  # type: ignore[attr-defined]
@@ -100,7 +101,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.inside(self._run_once)  # type: ignore[attr-defined]
 
     def inside(self, work: Callable[[], Any]) -> Any:
-        """Do some work as if it was in a turn of this loop."""
+        """Do some work as if in a turn of this loop."""
         before = events._get_running_loop()
         events._set_running_loop(self)
         try:

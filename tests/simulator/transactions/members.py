@@ -1,8 +1,8 @@
-"""The members of a group that copy records, each record once (KIP-447): muster's own consumer and producer, led by
-`async_exactly_once`, in processes that stand still and are killed.
+"""The members of a group that copy records, each record once (KIP-447): muster's own consumer and producer, run by
+`async_exactly_once`, in processes that are suspended and killed.
 
-Each round is an attempt whose records and offsets bear its name. Told is what `async_exactly_once` promises: a round
-that it counts is committed, one that it reads again is not.
+Each round is an attempt whose records and offsets contain its name. The outcome is what `async_exactly_once`
+guarantees: a round that it counts is committed, one that it reads again is not.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ SOURCE, COPIERS = "source", "copiers"
 
 
 def value_of(partition: int, offset: int) -> str:
-    """What a copy of a record says."""
+    """The content of a record's copy."""
     return f"copy {partition} {offset}"
 
 
 class Member:
-    """One process. `out`: the partitions that it writes to; `settings`: more of its consumer."""
+    """One process. `out`: the partitions to which it writes; `settings`: additional ones of its consumer."""
 
     def __init__(
         self, world: World, process: str, producer: ClientProducer, out: list[TopicPartition], **settings: Any
@@ -76,7 +76,7 @@ class Member:
         self._consumer._closed = self._consumer._loop._closed = True
 
     async def live(self) -> None:
-        """Copy until it is to leave, or cannot go on."""
+        """Copy until it must leave, or cannot continue."""
         world, rng = self._world, self._world.rng
         try:
             await self._producer.begin()

@@ -1,5 +1,5 @@
-"""One broker's process in virtual time: started on its folder, alone or in a cluster, killed, frozen, cut from power,
-and asked through connections."""
+"""One broker's process in virtual time: started on its folder, standalone or in a cluster, killed, frozen, cut from
+power, and used through connections."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ CLOSED = "closed"
 
 
 class World(Protocol):
-    """What a process asks of the world that it is in."""
+    """The functions of the world that a process uses."""
 
     now: int
     rng: Random
@@ -64,7 +64,7 @@ class World(Protocol):
     zookeeper: SimZooKeeper | None
 
     def tell(self, line: str) -> None:
-        """Note what happens."""
+        """Record an event."""
 
     def later(self, after_ms: int, callback: Callable[..., Any], *arguments: Any) -> None:
         """Call back in the world's time."""
@@ -74,7 +74,7 @@ class World(Protocol):
 
 
 class SimCall(Call):
-    """A request in progress that notices a second answer."""
+    """A request in progress that detects a second answer."""
 
     answers = 0
 
@@ -86,7 +86,7 @@ class SimCall(Call):
 
 
 class Connection:
-    """One client's connection. Its requests are handled in order; those that block let later ones wait."""
+    """One client's connection. Its requests are handled in order; those that block make later ones wait."""
 
     client_host, peer, intake = "/127.0.0.1", "sim", None
 
@@ -99,7 +99,7 @@ class Connection:
         self._blocking: Call | None = None
 
     def receive(self, request: Any, version: int, answered: Answered) -> None:
-        """A request has come. `answered` is called with its answer, or with CLOSED."""
+        """A request has arrived. `answered` is called with its answer, or with CLOSED."""
         if not self.is_open:
             answered(CLOSED)
             return
@@ -140,7 +140,7 @@ class Connection:
             answered(at_once(response) if hasattr(response, "send") else response)
 
     def close(self, why: str = "") -> None:
-        """It has ended."""
+        """The connection has ended."""
         self.is_open = False
         calls, self._calls = self._calls, {}
         waiting, self._waiting = self._waiting, deque()
@@ -154,12 +154,13 @@ class Connection:
 
     @property
     def unanswered(self) -> list[str]:
-        """The requests that were not answered yet."""
+        """The requests that have not been answered yet."""
         return [call.api.request.__name__ for call in self._calls] + [type(one[0]).__name__ for one in self._waiting]
 
 
 class Node:
-    """A broker's process on a folder. The world's clock goes on evenly; `wall_ms` is how far the time of day is off."""
+    """A broker's process on a folder. The world's clock advances steadily; `wall_ms` is how far the time of day is
+    off."""
 
     def __init__(self, world: World, node_id: int, root: Path, port: int, settings: Mapping[str, object]) -> None:
         self.node_id = node_id
@@ -250,7 +251,7 @@ class Node:
         self.on_start(self)
 
     def _tick(self, broker: Broker) -> None:
-        """See `GroupServer._tick`: who does not read the clock seems to have been stopped."""
+        """See `GroupServer._tick`: a process that does not read the clock seems to have been stopped."""
         broker._clock()
         if broker._zookeeper is not None and broker._zookeeper.lost.is_set():
             self._world.tell(f"{self} ends: another process has its id")
@@ -265,7 +266,7 @@ class Node:
 
     def _end(self, broker: Broker) -> None:
         if self.session is not None:
-            self.session.sim.freeze()  # ZooKeeper ends it after its timeout
+            self.session.sim.freeze()  # ZooKeeper expires it after its timeout
         store = getattr(broker, "_store", None)
         self.disk.is_dead = True
         self.loop.drop()
@@ -281,7 +282,7 @@ class Node:
             connection.close("killed")
 
     def cut_power(self) -> None:
-        """The process, and what it had not synced."""
+        """The process dies, and loses what it had not synced."""
         self.kill()
         self.disk.cut_power()
 
@@ -301,15 +302,15 @@ class Node:
     # ---------------------------------------------------------------------------------------------------------- running
 
     def next_due(self) -> int | None:
-        """When the process has something to do."""
+        """The time at which the process has something to do."""
         return None if self.broker is None or self.is_frozen else self.loop.next_due()
 
     def turn(self) -> None:
-        """One turn of its loop, in which it may die."""
+        """One turn of its loop, during which it may die."""
         self.inside(self.loop._run_once)  # type: ignore[attr-defined]
 
     def inside(self, work: Callable[[], Any]) -> Any:
-        """Do some work as if it was in a turn of its loop; it may die. None then, and if it has died before."""
+        """Do some work as if in a turn of its loop; it may die. Returns None then, and if it has died before."""
         if self.broker is None:
             return None
         assert not self.is_frozen
@@ -321,7 +322,7 @@ class Node:
             return None
 
     def connect(self, client_id: str) -> Connection | None:
-        """A new connection; None if nobody listens."""
+        """A new connection; None if the broker does not listen."""
         if not self.is_ready:
             return None
         connection = Connection(self, client_id)
@@ -329,7 +330,7 @@ class Node:
         return connection
 
     def close(self, connection: Connection) -> None:
-        """A client's end of a connection is gone."""
+        """A client's end of a connection is closed."""
         if connection in self._connections:
             self._connections.remove(connection)
             connection.close()
@@ -344,15 +345,15 @@ class Node:
 
     @property
     def logs(self) -> list[PartitionLog]:
-        """All logs; none while the process is down."""
+        """All logs; none if the process is down."""
         store = getattr(self.broker, "_store", None)
         return [] if store is None else [log for _, log in sorted(store.logs.items())]
 
 
 @contextlib.contextmanager
 def times(world: World, node_of: Callable[[], Node | None]) -> Iterator[None]:
-    """In the block all brokers' clocks are the world's, their groups have few slots in ZooKeeper, and what they draw
-    by chance is the same in each run. `node_of`: which one is running."""
+    """In the block all brokers use the world's clock, their groups have few slots in ZooKeeper, and their random
+    choices are the same in each run. `node_of`: which one is running."""
 
     def time_ns() -> int:
         node = node_of()

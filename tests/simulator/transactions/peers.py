@@ -1,5 +1,5 @@
-"""What a simulated broker has in the place of sockets: its session with ZooKeeper, and connections to other brokers,
-over which the real links send their bytes."""
+"""What a simulated broker has instead of sockets: its session with ZooKeeper, and connections to other brokers, over
+which the real links send their bytes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _HEAD = struct.Struct(">hhih")
 
 
 class Session:
-    """`broker.cluster.follower.Session` over a simulated one. What ZooKeeper tells is handled in the broker's loop."""
+    """`broker.cluster.follower.Session` over a simulated one. ZooKeeper's events are handled in the broker's loop."""
 
     def __init__(self, node: Node, sim: SimSession) -> None:
         self.sim = sim
@@ -36,7 +36,7 @@ class Session:
 
     @property
     def timeout_ms(self) -> int:
-        """As agreed with ZooKeeper."""
+        """The timeout agreed with ZooKeeper."""
         return self.sim.timeout_ms
 
     @property
@@ -49,15 +49,15 @@ class Session:
         await self.run(zk.ask(zk.Reconnected()))
 
     async def close(self) -> None:
-        """End it."""
+        """End the session."""
         self.sim.close()
 
     def listen(self, listener: Callable[[zk.Watched | zk.SessionEvent], None], /) -> None:
-        """Be told of events."""
+        """Register a listener for events."""
         self.sim.listen(lambda event: self._node.inside(lambda: listener(event)))
 
     async def run(self, plan: zk.Plan[T], /) -> T:
-        """Carry a plan out."""
+        """Carry out a plan."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
@@ -99,7 +99,7 @@ def _step(plan: zk.Plan[Any], outcome: Any) -> tuple[Any, tuple[Any] | None]:
 
 
 class Peer(asyncio.Transport):
-    """A connection of a broker to another, as asyncio gives it. Markers of producers with an epoch for each
+    """A connection of a broker to another, with asyncio's interface. Markers of producers with an epoch for each
     transaction, and verifications, may come late, twice, or again at any time."""
 
     def __init__(self, world: World, node: Node, protocol: Any, connection: Connection) -> None:
@@ -116,7 +116,8 @@ class Peer(asyncio.Transport):
         node.peers.append(self)
         node.loop.call_soon(protocol.connection_made, self)
 
-    # --- there -------------------------------------------------------------------------------------------------------
+    # --- requests
+    # -------------------------------------------------------------------------------------------------------
 
     def writelines(self, list_of_data: Any) -> None:
         """Take frames."""
@@ -163,7 +164,8 @@ class Peer(asyncio.Transport):
         elif not self._is_over:
             self._connection.receive(request, slot[1], partial(self._answered, slot))
 
-    # --- back --------------------------------------------------------------------------------------------------------
+    # --- answers
+    # --------------------------------------------------------------------------------------------------------
 
     def _answered(self, slot: list[Any], answer: Any) -> None:
         slot[3] = answer
@@ -181,7 +183,7 @@ class Peer(asyncio.Transport):
             self._node.loop.call_later(self._world.rng.randint(0, 3) / 1_000, lambda: self._back.popleft()())
 
     def _break(self) -> None:
-        """The connection is gone; the broker learns of it after what has arrived."""
+        """The connection is broken; the broker learns of it after what has arrived."""
         if not self._is_over:
             self.abort()
             self._tell(self._protocol.connection_lost, None)
@@ -195,7 +197,7 @@ class Peer(asyncio.Transport):
 
 
 def may_come_again(request: Any) -> bool:
-    """Whether a partition or coordinator can tell a request from one of the producer's next transaction."""
+    """Whether a partition or coordinator can distinguish a request from one of the producer's next transaction."""
     if isinstance(request, WriteTxnMarkersRequest):
         return all(marker.transaction_version >= 2 for marker in request.markers)
     return isinstance(request, AddPartitionsToTxnRequest)

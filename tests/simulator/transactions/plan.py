@@ -1,4 +1,4 @@
-"""What kind of life it is, drawn from its seed."""
+"""The kind of a life, drawn from its seed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.simulator.transactions.world import Faults
 
 @dataclass(frozen=True)
 class Plan:
-    """What kind of life it is."""
+    """The kind of a life."""
 
     fsync: str
     tv2: float
@@ -60,7 +60,7 @@ def plan_of(rng: Random) -> Plan:
     cuts = rng.randint(1, 3) if (fsync == "always" and rng.random() < 0.5) or loses else 0
     chance = rng.choice((0.0, 0.01, 0.05))
     hands_over = rng.random() < 0.25
-    # What comes late could only be told apart if these processes were members of a group, which fences them.
+    # Late requests could only be recognized if these processes were members of a group, which fences them.
     faults = (
         Faults(chance, chance)
         if hands_over
@@ -68,8 +68,8 @@ def plan_of(rng: Random) -> Plan:
     )
     faults.refused = rng.choice((0.0, 0.02))
     members = rng.choice((0, 2, 3)) if not is_cluster else rng.choice((0, 2, 2, 3))
-    # A static member that is replaced between the two rebalances of a cooperative assignor knows nothing of the second:
-    # as in Kafka, the partition that it had given up is then nobody's until the group changes.
+    # A static member that is replaced between the two rebalances of a cooperative assignor does not know of the second
+    # one: as in Kafka, the partition that it had given up is then unassigned until the group changes.
     is_static = rng.random() < 0.3
     assignor = "range" if is_static else rng.choice(("range", "cooperative-sticky"))
     return Plan(

@@ -20,7 +20,7 @@ Kind = Callable[[Plan], bool]
 
 
 def lead_many_lives(kind: Kind) -> None:
-    """Lead lives of some kind, of a standalone broker without members: the shortest."""
+    """Run lives of some kind, with a standalone broker and no members: the shortest ones."""
     plans = ((seed, plan_of(Random(seed))) for seed in count())
     seeds = (seed for seed, plan in plans if not (plan.is_cluster or plan.members) and kind(plan))
     for seed in islice(seeds, SEEDS):
@@ -28,7 +28,7 @@ def lead_many_lives(kind: Kind) -> None:
 
 
 def caught_with(pattern: str, kind: Kind = lambda plan: True) -> None:
-    """One of the seeds of some kind finds it, and says what is wrong."""
+    """One of the seeds of some kind finds the bug, and says what is wrong."""
     with pytest.raises(InvariantError) as caught:
         lead_many_lives(kind)
     assert re.search(pattern, str(caught.value).splitlines()[0]), str(caught.value).splitlines()[0]

@@ -1,4 +1,4 @@
-"""Producers of transactions that are scripts of raw requests, as clients before and since `transaction.version` 2 send
+"""Transactional producers that are scripts of raw requests, as clients before and since `transaction.version` 2 send
 them: ids, partitions, batches with sequences, offsets, the end; repeated until they are answered."""
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ BACKOFF_MS = 20
 
 
 class Fatal(Exception):  # noqa: N818
-    """This producer cannot go on; another one may."""
+    """This producer cannot continue; another one may."""
 
 
 class Abortable(Exception):  # noqa: N818
-    """The transaction has to be aborted."""
+    """The transaction must be aborted."""
 
 
 class Producer:
-    """One process with a transactional id. `work` is what it does: it calls the methods below."""
+    """One process with a transactional id. `work` is its program: it calls the methods below."""
 
     def __init__(self, world: World, transactional_id: str, process: str, *, tv2: bool, timeout_ms: int) -> None:
         self.world = world
@@ -65,7 +65,7 @@ class Producer:
     async def _settled(
         self, request: Callable[[], Any], version: int, code_in: Callable[[Any], int], *, again: bool
     ) -> tuple[Any, Code, int]:
-        """Ask until there is an answer that is not to be repeated; with how often it was asked."""
+        """Ask until the answer is not retriable; returns it with the number of requests."""
         for tries in range(1, MOST_TRIES):
             try:
                 answer = await self.world.ask(self.process, request(), version, again=again)
@@ -81,7 +81,7 @@ class Producer:
     # -------------------------------------------------------------------------------------------------------------- ids
 
     async def begin(self, known: bool = False) -> None:
-        """InitProducerId; `known` with the ids that it has (KIP-360)."""
+        """InitProducerId; `known` if it sends the ids that it has (KIP-360)."""
         ids = (self.producer_id, self.epoch) if known else (-1, -1)
         request = m.InitProducerIdRequest(self.transactional_id, self.timeout_ms, *ids)
 
@@ -135,7 +135,7 @@ class Producer:
         self._added.add(partition)
 
     async def send(self, partition: TopicPartition, *values: str) -> None:
-        """Write records, in a batch."""
+        """Write records, in one batch."""
         attempt = self._attempt()
         await self._add(partition)
         sequence = self._sequences.get(partition, 0)
@@ -213,13 +213,13 @@ class Producer:
         raise Fatal(code.name)
 
     async def commit_and_die(self) -> None:
-        """EndTxn, and nobody is there for the answer."""
+        """EndTxn, and nobody waits for the answer."""
         self._attempt().asked.append(True)
         request = t.EndTxnRequest(self.transactional_id, self.producer_id, self.epoch, True)
         self.world.send_once(request, 5 if self.tv2 else 3)
 
     async def abort(self) -> None:
-        """Abort, and get another epoch where the client has to ask for it."""
+        """Abort, and get another epoch if the client has to request it."""
         attempt = self._attempt()
         if self.tv2 or attempt.sent or attempt.offsets or self._added:
             await self.end(commit=False)
@@ -227,7 +227,7 @@ class Producer:
             await self.begin(known=True)
 
     def kill(self) -> None:
-        """The process is gone."""
+        """The process is dead."""
 
     async def leave(self) -> None:
         """The process ends."""

@@ -1,8 +1,8 @@
-"""What stands in the place of `client.net.driver.Driver` in a life: one client's connections to the world's brokers.
+"""Replaces `client.net.driver.Driver` in a life: one client's connections to the world's brokers.
 
 It keeps the driver's contract (`client.core.sends`): a connection for each node and channel, requests and answers in
-order through their codecs, an answer or a `Failure` for each, when a request's time is up the end of its connection.
-Faults are the world's. What came late or twice, a broker may see after the connection has ended.
+order through their codecs, an answer or a `Failure` for each, when a request times out the end of its connection.
+Faults are the world's. Late or repeated requests may reach a broker after the connection has ended.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Sent:
 
 
 class ClientDriver:
-    """The connections of one client. `is_v2`: whether brokers tell of `transaction.version` 2 when one opens."""
+    """The connections of one client. `is_v2`: whether brokers report `transaction.version` 2 when one opens."""
 
     def __init__(
         self, world: World, name: str, config: ClientConfig, metadata: ClusterMetadata, is_v2: Callable[[], bool]
@@ -87,7 +87,7 @@ class ClientDriver:
         return self.world.now
 
     async def start(self) -> None:
-        """Nothing is connected before something is sent."""
+        """Nothing is connected before a request is sent."""
 
     async def close(self) -> None:
         """Close every connection."""
@@ -95,7 +95,7 @@ class ClientDriver:
             link.close(Failure(FailureKind.DISCONNECTED, "the client was closed"))
 
     def dispatch(self, sends: Iterable[AnySend]) -> None:
-        """Take requests."""
+        """Submit requests."""
         for send in sends:
             if self.is_dead:
                 return
@@ -115,8 +115,8 @@ class ClientDriver:
             link.submit(send, timeout_ms)
 
     def _where(self, node_id: int) -> tuple[int, tuple[str, int] | None]:
-        """A broker by its id, and its address; for any broker one that is known, or one of those that the client was
-        given."""
+        """A broker by its id, and its address; for any broker, a known one, or one of the client's bootstrap
+        addresses."""
         known = self.metadata.brokers
         if node_id == LEAST_LOADED:
             if not known or self.rng.random() < 0.1:
@@ -133,14 +133,14 @@ class ClientDriver:
             link.close(Failure(FailureKind.DISCONNECTED, "no longer needed"))
 
     def kill(self) -> None:
-        """The process is gone. What it had sent may arrive yet."""
+        """The process is dead. What it has sent may still arrive."""
         self.is_dead = True
         for link in list(self._links.values()):
             link.abandon()
         self._links.clear()
 
     def later(self, after_ms: int, callback: Callable[..., Any], *arguments: Any) -> None:
-        """Call back in the client's process, if it has not ended."""
+        """Call back in the client's process, unless it has ended."""
         if not self.loop.is_closed():
             self.loop.call_later(after_ms / 1_000, callback, *arguments)
 
@@ -174,7 +174,8 @@ class ClientDriver:
 
 
 class _Link:
-    """One connection: what waits for it to open, what is on its way there, and what waits for its answer."""
+    """One connection: requests that wait for it to open, requests in flight to the broker, and requests that wait for
+    answers."""
 
     def __init__(self, driver: ClientDriver, key: tuple[int, Channel], address: tuple[str, int], open_at: int) -> None:
         self.key = key
@@ -204,12 +205,13 @@ class _Link:
         self._flush()
 
     def submit(self, send: AnySend, timeout_ms: int) -> None:
-        """Take a request."""
+        """Submit a request."""
         self._queue.append((send, self._driver.now() + timeout_ms))
         self._driver.later(timeout_ms, self._expire)
         self._driver.later(0, self._flush)
 
-    # --- there -------------------------------------------------------------------------------------------------------
+    # --- requests
+    # -------------------------------------------------------------------------------------------------------
 
     def _flush(self) -> None:
         while self._connection is not None and self._queue and not self._is_closed:
@@ -278,7 +280,8 @@ class _Link:
 
         self._connection.receive(_arrived(sent), sent.version, answered)
 
-    # --- back --------------------------------------------------------------------------------------------------------
+    # --- answers
+    # --------------------------------------------------------------------------------------------------------
 
     def _take_answers(self) -> None:
         while self._in_flight and self._in_flight[0].answer is not None and not self._is_closed:
@@ -305,7 +308,7 @@ class _Link:
                 self._driver.deliver(send, Failure(FailureKind.UNREACHABLE, "it could not be sent in time"))
 
     def close(self, failure: Failure) -> None:
-        """Like `Connection.close`: the oldest request gets `failure`, the others what it means for them."""
+        """Like `Connection.close`: the oldest request gets `failure`, the others its consequence."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -326,7 +329,7 @@ class _Link:
         self._leave(at_once=False)
 
     def _leave(self, *, at_once: bool) -> None:
-        """The broker sees the end of the connection, or has first what is on its way."""
+        """The broker sees the end of the connection, or first receives what is in flight."""
         connection, rng = self._connection, self._driver.rng
         if connection is None:
             return
@@ -343,7 +346,7 @@ _V1_PRODUCE = 11
 
 
 def _refusal(sent: _Sent) -> ProduceResponse:
-    """What a broker answers whose topic does not take such records."""
+    """The answer of a broker whose topic does not accept such records."""
     topics = [
         TopicProduceResponse(
             topic.name,
@@ -356,7 +359,7 @@ def _refusal(sent: _Sent) -> ProduceResponse:
 
 
 def _arrived(sent: _Sent) -> Any:
-    """A request as a broker reads it: its own copy, as the log numbers batches in place."""
+    """A request as a broker reads it: its own copy, because the log numbers batches in place."""
     found: Any = codec.decode(sent.send.request_type, sent.version, sent.frame)
     if isinstance(found, ProduceRequest):
         for topic in found.topic_data:

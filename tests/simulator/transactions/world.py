@@ -1,5 +1,5 @@
-"""The world of a life: its time, its processes, the network between clients and brokers, and what the clients know of
-their own transactions, which is what the checks hold the logs against."""
+"""The world of a life: its time, its processes, the network between clients and brokers, and what the clients know
+about their own transactions, with which the checks compare the logs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ANSWER_WITHIN_MS = 60_000
 
 
 class Disconnected(Exception):  # noqa: N818
-    """The connection broke: the request may have been handled or not, or may be handled yet."""
+    """The connection broke: the request may have been handled or not, or may still be handled later."""
 
 
 @dataclass
@@ -61,7 +61,7 @@ class Attempt:
 
 @dataclass
 class Faults:
-    """Chances of a request: its way there, its answer's way back, arriving late, twice. `refused`: a batch of muster's
+    """Chances for a request: lost on the way, answer lost, arriving late, twice. `refused`: a batch of muster's
     producer is refused, as it would be by a topic's settings."""
 
     lost: float = 0.0
@@ -117,25 +117,25 @@ class World:
             self.place(number, root / f"b{number}")
 
     def place(self, node_id: int, root: Path) -> Node:
-        """A broker's process on a folder, in place of the one before; it is not started yet."""
+        """A broker's process on a folder, replacing the previous one; it is not started yet."""
         node = Node(self, node_id, root, 9_000 + len(self.processes), self._settings)
         self.nodes[node_id] = node
         self.processes.append(node)
         return node
 
     def tell(self, line: str) -> None:
-        """Note what happens, for the message of a failure."""
+        """Record an event, for the message of a failure."""
         self.story.append(f"{self.now:>7} {line}")
 
     @property
     def logs(self) -> list[PartitionLog]:
-        """All logs; none of a broker that is down."""
+        """All logs, except those of a broker that is down."""
         return [log for node in self.nodes.values() for log in node.logs]
 
     # ---------------------------------------------------------------------------------------------------------- running
 
     def begin(self, work: Coroutine[Any, Any, None], *, for_ever: bool = False) -> VirtualLoop:
-        """A client begins its work, which goes on `for_ever` or comes to an end, in a process of its own."""
+        """A client starts its work, which continues `for_ever` or ends, in its own process."""
         machine = VirtualLoop(lambda: self.now)
         machine.set_exception_handler(lambda _loop, found: self._fail(found))
         machine.dial = self._refuse
@@ -165,7 +165,7 @@ class World:
 
     @property
     def is_idle(self) -> bool:
-        """Whether all clients have ended but those that go on for ever."""
+        """Whether all clients have ended except those that continue forever."""
         return not self._tasks
 
     def run(self, for_ms: int, until: Callable[[], bool] = lambda: False) -> None:
@@ -183,7 +183,7 @@ class World:
         self.now = self.clock.now = end
 
     def _next(self, end: int) -> tuple[int, Callable[[], Any]]:
-        """What is due first, at `end` at the latest; of what is due now, the first that is found."""
+        """What is due first, at `end` at the latest; if several are due now, the first one found."""
         due, turn = end, self._turn_of_zookeeper
         for node in self.processes:
             if (at := node.next_due()) is not None and at < due:
@@ -221,7 +221,7 @@ class World:
         self.loop.call_later(after_ms / 1000, callback, *arguments)
 
     def end(self) -> None:
-        """All is over."""
+        """Everything is stopped."""
         for node in self.processes:
             node.kill()
         for machine in self.machines:
@@ -229,12 +229,12 @@ class World:
         self.loop.drop()
 
     def takes_id(self, transactional_id: str, process: str) -> None:
-        """A process asks for the ids of a transactional id, or may do so. The abort of a fenced process also counts:
-        in v2 it looks like a repeat of the abort that fenced it, and is answered with the ids that are valid now."""
+        """A process requests the ids of a transactional id, or may do so. The abort of a fenced process also counts: in
+        v2 it looks like a repetition of the abort that fenced it, and is answered with the currently valid ids."""
         self.taken.setdefault(transactional_id, {})[process] = self.now
 
     def fenced(self, producer_id: int, epoch: int) -> None:
-        """A producer has its ids: none of an older epoch writes from now on."""
+        """A producer has its ids: from now on no older epoch writes."""
         self.fences.append((producer_id, epoch, {log.topic_partition: log.log_end_offset for log in self.logs}))
 
     async def sleep(self, ms: int) -> None:
@@ -244,7 +244,7 @@ class World:
     # ---------------------------------------------------------------------------------------------------------- network
 
     def at(self, host: str, port: int) -> Node | None:
-        """The process with an address."""
+        """The process with this address."""
         return next((node for node in self.processes if node.address == (host, port)), None)
 
     def dial(self, node: Node, protocol: Any, address: tuple[str, int]) -> Peer:
@@ -256,7 +256,7 @@ class World:
         return Peer(self, node, protocol, connection)
 
     def route(self, request: Any) -> Node | None:
-        """The process to ask, as some broker sees it, which may be out of date; None if it knows none."""
+        """The process to ask, according to some broker, which may be outdated; None if it knows none."""
         if self.zookeeper is None:
             return self.nodes[1]
         some = [node for node in self.processes if node.is_ready and not node.is_frozen]
@@ -267,7 +267,7 @@ class World:
         return node if found is _ANYWHERE else found and self.at(found.host, found.port)
 
     async def ask(self, by: str, request: Any, version: int, *, again: bool = False) -> Any:
-        """Send a request and wait for its answer. `again`: it may also come late, and again at any time later. Raises
+        """Send a request and wait for its answer. `again`: it may also come late, and again at any later time. Raises
         Disconnected."""
         rng, faults = self.rng, self.faults
         if again:
@@ -307,7 +307,7 @@ class World:
         return answer
 
     def _break_if_waiting(self, future: Any, connection: Connection) -> None:
-        """A client gives a broker of a cluster up that stands still: another may serve."""
+        """A client gives up a suspended broker of a cluster: another one may serve."""
         if future in self._asked and connection.node.is_frozen:
             self._break(connection)
 
@@ -333,14 +333,14 @@ class World:
             future.set_result(answer)
 
     def send_once(self, request: Any, version: int, node: Node | None = None) -> None:
-        """A request comes by a connection of its own, and nobody waits for the answer."""
+        """A request comes on its own connection, and nobody waits for the answer."""
         node = node or self.route(request)
         connection = node.connect("ghost") if node is not None else None
         if connection is not None:
             connection.receive(_copied(request), version, lambda _answer: None)
 
     def check_answers(self, within_ms: int = ANSWER_WITHIN_MS) -> None:
-        """Every request that was asked long ago is answered."""
+        """Every request that was sent long ago is answered."""
         for asked_at, connection, request in self._asked.values():
             if self.now - asked_at > within_ms and connection.is_open and not connection.node.is_frozen:
                 raise InvariantError(f"a {type(request).__name__} was not answered within {within_ms} ms")
@@ -351,7 +351,7 @@ _TO_COORDINATOR = (m.InitProducerIdRequest, t.AddPartitionsToTxnRequest, t.AddOf
 
 
 def _place(broker: Any, request: Any) -> Any:
-    """Where a broker sees the coordinator or leader that a request is for."""
+    """The coordinator or leader for a request, according to a broker."""
     if isinstance(request, m.ProduceRequest):
         topic = request.topic_data[0]
         return broker.locator.leader(TopicPartition(topic.name, topic.partition_data[0].index))
@@ -376,5 +376,5 @@ def _place(broker: Any, request: Any) -> Any:
 
 
 def _copied(request: Any) -> Any:
-    """As it is after its way over the wire: the log numbers batches in place."""
+    """As it is after it was sent: the log numbers batches in place."""
     return copy.deepcopy(request) if isinstance(request, ProduceRequest) else request
