@@ -1,8 +1,8 @@
 """Lives of groups to which the coordinator assigns: 40 fixed seeds and 20 of the run's own, any number in `make soak`.
 
-The checks and the faults are those of `test_group_simulation.py`; besides, partitions lose their leaders for a while.
-Partitions that are added, and static members that come back with other topics, must find their owners without an
-operator's help, which other groups need at times.
+The checks and the faults are those of `test_group_simulation.py`; in addition, partitions lose their leaders for a
+while. Partitions that are added, and static members that come back with other topics, must be handled without an
+operator's help, which other groups sometimes need.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def lead_lives() -> None:
 
 
 def assert_caught(pattern: str) -> None:
-    """One of a few lives finds what was planted, and says what is wrong."""
+    """One of a few lives finds the planted bug, and says what is wrong."""
     with pytest.raises(InvariantError, match=pattern):
         lead_lives()
 

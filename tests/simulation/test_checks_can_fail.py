@@ -84,7 +84,7 @@ def test_a_leader_that_gives_a_partition_to_two(monkeypatch):
 
 
 def test_a_client_that_keeps_what_it_was_told_to_give_up(monkeypatch):
-    """It tells its listener that the partitions are revoked, joins, and reads on."""
+    """It tells its listener that the partitions are revoked, joins, and continues reading."""
     monkeypatch.setattr(Reader, "give_up", lambda program, partitions, in_good_order: None)
     assert_caught(r"listener knows|has not let go|own t\d")
 
@@ -131,7 +131,7 @@ def test_a_coordinator_that_forgets_offsets_when_it_loads(monkeypatch):
 
 
 def test_a_request_that_is_never_answered():
-    """The client's timeouts heal it in a life, so the check is asked by itself."""
+    """In a life the client's timeouts would repair it, so the check is called directly."""
     cluster = SimCluster()
     cluster.add_member("one")
     cluster.settle()
@@ -167,7 +167,7 @@ def test_a_client_that_commits_what_is_not_handled_yet(monkeypatch):
 
 
 def test_a_client_that_takes_records_of_an_earlier_ownership(monkeypatch):
-    """The defect that the simulation found: epochs that begin anew with each ownership."""
+    """The bug that the simulation found: epochs that start again with each ownership."""
 
     def forgetful(subscription: SubscriptionState, partitions: Any) -> None:
         before = subscription._assigned
@@ -177,7 +177,8 @@ def test_a_client_that_takes_records_of_an_earlier_ownership(monkeypatch):
         subscription.assignment_id += 1
 
     monkeypatch.setattr(SubscriptionState, "_replace", forgetful)
-    monkeypatch.setattr(fetcher, "_is_next", lambda state, asked: state.epoch == asked[0])  # else the offset tells
+    # Otherwise the offset shows it.
+    monkeypatch.setattr(fetcher, "_is_next", lambda state, asked: state.epoch == asked[0])
     assert_caught(r"begins t\d-\d at \d+")
 
 
@@ -204,7 +205,7 @@ def test_a_client_that_never_settles(monkeypatch):
     assert_caught(r"not stable|goes on rebalancing")
 
 
-# --- what a check lets pass, and no more -----------------------------------------------------------------------------
+# --- what a check accepts, and no more -----------------------------------------------------------------------------
 
 
 def expire_with_a_request(cluster: SimCluster) -> None:
@@ -216,7 +217,7 @@ def expire_with_a_request(cluster: SimCluster) -> None:
 
 @pytest.mark.parametrize("came", ["before the sync hung", "while it hung", "after"])
 def test_a_member_that_expires_while_its_request_waits_for_other_members(came):
-    """Not if it waits for the log: an answer that is made renews no session."""
+    """Not if it waits for the log: an answer that is ready does not renew the session."""
     cluster = SimCluster(lazy_log=True)
     coordinators = cluster.brokers.coordinators
     cluster.run(1_000)
@@ -256,7 +257,7 @@ def test_a_reader_that_goes_on_anywhere_but_where_the_log_begins_or_has_begun(fi
 
 
 def test_a_group_that_goes_on_at_an_offset_which_a_coordinator_finds_that_nobody_has_acknowledged():
-    """With `latest` a member may commit where it begins, though nobody has handled what is before."""
+    """With `latest` a member may commit where it begins, although nobody has handled the records before."""
     partition = TopicPartition("t", 0)
     for latest in (True, False):
         records = Records(lambda _partition, offset: offset, lambda _: [0])

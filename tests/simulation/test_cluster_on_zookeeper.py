@@ -1,4 +1,4 @@
-"""Brokers that share a cluster through ZooKeeper, from seeds: one controller, live leaders, epochs that grow."""
+"""Brokers that share a cluster through ZooKeeper, from seeds: one controller, live leaders, epochs that increase."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SESSION_MS = 4_000
 
 
 class SimBroker:
-    """A broker's part in the cluster, on a session of its own."""
+    """A broker's part in the cluster, with its own session."""
 
     def __init__(self, world, broker_id):
         self.world = world
@@ -71,7 +71,7 @@ class SimBroker:
 
     @property
     def believes(self):
-        """The controller's epoch under which it would write now."""
+        """The controller epoch with which it would write now."""
         return None if self.member.term is None else self.member.term.epoch
 
 
@@ -105,7 +105,7 @@ class World:
         return sorted(found.children) if found is not None else []
 
     def check(self):
-        """What holds at every moment: epochs only grow, and only the newest controller writes."""
+        """What holds at every moment: epochs only increase, and only the newest controller writes."""
         elected_at = 0
         epoch = self.zookeeper.tree.find(CONTROLLER_EPOCH)
         if epoch is not None:
@@ -185,7 +185,7 @@ def act(world, number):
 
 
 def story(seed, bursts=25):
-    """Bursts of what can happen, each followed by some time; in the end all is healed and time passes."""
+    """Bursts of faults, each followed by some time; at the end everything is healed and time passes."""
     world = World(seed, servers=3, lag_ms=(0, 5, 200)[seed % 3])
     for broker_id in (1, 2, 3):
         world.start(broker_id)

@@ -16,7 +16,7 @@ def test_order_is_kept_and_nothing_is_lost(chunk: range) -> None:
 
 @pytest.mark.slow
 def test_lives_are_eventful() -> None:
-    """The seeds reach what they are meant to: every fault, records repeated, and records that metadata has saved."""
+    """The seeds reach what they should: every fault, repeated records, and records that metadata has saved."""
     worlds = [World(seed) for seed in range(12)]
     for world in worlds:
         world.run()

@@ -1,7 +1,7 @@
 """A group's life with faults, for many seeds: 100 fixed ones and 100 of the run's own, any number in `make soak`.
 
-What is checked: `tests/simulator/checks/invariants.py`. A failure names its seed, prints all that happened, and says
-how to run it again.
+What is checked: `tests/simulator/checks/invariants.py`. A failure names its seed, prints all events, and says how to
+run it again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def test_a_seed_tells_the_same_story_again() -> None:
 
 @pytest.mark.slow
 def test_a_seed_tells_the_same_story_in_every_process() -> None:
-    """Sets of strings have another order in each process: no decision may hang on it."""
+    """Sets of strings have another order in each process: no decision may depend on it."""
     program = (
         "import hashlib; from tests.simulator import simulate\n"
         "for seed in (2, 5, 12, 20): print(hashlib.sha256(simulate(seed).story.encode()).hexdigest())"
@@ -52,7 +52,7 @@ def test_a_seed_tells_the_same_story_in_every_process() -> None:
 
 @pytest.mark.slow
 def test_lives_differ_and_are_eventful() -> None:
-    """The seeds reach what they are meant to: rebalances, every fault, every way of losing a partition."""
+    """The seeds reach what they should: rebalances, every fault, every way of losing a partition."""
     lives = [simulate(seed) for seed in range(100)]
     told = "\n".join(cluster.story for cluster in lives)
     for word in (
@@ -65,5 +65,5 @@ def test_lives_differ_and_are_eventful() -> None:
     ):  # fmt: skip
         assert word in told, word
     assert sum(cluster.invariants.rebalances for cluster in lives) > 300
-    # What no group finds out by itself (`needs_operator`) is rare: hardly one has to be rebalanced by hand.
+    # What no group can discover on its own (`needs_operator`) is rare: hardly any group has to be rebalanced by hand.
     assert sum(cluster.operator_helped for cluster in lives) <= 2

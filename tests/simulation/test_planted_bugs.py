@@ -1,6 +1,6 @@
-"""Bugs of the kind that slip in, planted one at a time: the simulation has to notice each within a few lives.
+"""Realistic bugs, planted one at a time: the simulation must notice each within a few lives.
 
-The lives are those that the bug can show in: among all that are drawn it takes up to some hundreds.
+The lives are those in which the bug can show: among all lives it would take up to some hundreds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def lead_lives(like: dict[str, Any]) -> None:
 
 
 def assert_caught(pattern: str, **like: Any) -> None:
-    """One of the seeds finds it, in a scenario like this, and says what is wrong."""
+    """One of the seeds finds it, in such a scenario, and says what is wrong."""
     with pytest.raises(InvariantError) as caught:
         lead_lives(like)
     said = str(caught.value).splitlines()[0]

@@ -1,6 +1,6 @@
 """Producers' lives with faults, for many seeds: 100 fixed ones and 50 of the run's own, any number in `make soak`.
 
-What is checked is told in `tests.simulator.producer`. A failure names its seed, and says how to run it again.
+The checks are described in `tests.simulator.producer`. A failure names its seed, and says how to run it again.
 """
 
 from __future__ import annotations

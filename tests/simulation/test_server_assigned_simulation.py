@@ -61,7 +61,7 @@ def disturb_members(world: World, rng: Random) -> None:
 
 
 def story(world: World, rng: Random, turns: int) -> None:
-    """Members and coordinators come, go, freeze and wake; then all is well."""
+    """Members and coordinators start, stop, freeze and resume; then everything works."""
     for _ in range(turns):
         world.run(rng.randrange(100, 6_000))
         rng.choice([disturb_coordinators, disturb_members])(world, rng)
@@ -76,7 +76,7 @@ def story(world: World, rng: Random, turns: int) -> None:
 
 
 def assert_all_is_shared_out(world: World, partitions: int) -> None:
-    """Each partition has exactly one owner among those that are up, which reads it."""
+    """Each partition has exactly one owner among the members that are up, which reads it."""
     living = [each for each in world.consumers if each.is_up]
     assert {each.member.state for each in living} <= {ServerAssignedState.STABLE}
     assert len({each.member.standing.generation_id for each in living}) <= 1
@@ -144,7 +144,7 @@ def test_a_member_that_waits_in_a_join_finds_the_next_coordinator_of_a_frozen_on
     world.elect()
     first.member.begin(world.now)
     world.run(3_000)
-    first.is_frozen = True  # so that the second has to wait for it
+    first.is_frozen = True  # so that the second one has to wait for it
     second.member.begin(world.now)
     world.run(1_500)
     assert second.member.state is ServerAssignedState.JOINING

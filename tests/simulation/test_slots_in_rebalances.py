@@ -1,4 +1,4 @@
-"""A coordinator that was away comes back while its groups rebalance at another one: the rebalance is not begun anew."""
+"""A coordinator comes back while its groups rebalance at another one: the rebalance is not started again."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Joiner:
         self.world.clock.call_later(delay_ms, lambda: None if self.has_left else call())
 
     def _ask(self, request: Any, version: int, take: Callable[[Any], None]) -> None:
-        """Ask the coordinator, and another one when it sends the member on or says nothing."""
+        """Ask the coordinator, and another one if it refers the member to that or does not answer."""
         self._tries += 1
         asked = self._tries
         world, slot = self.world, self.world.slot_of(self.group_id)
@@ -97,7 +97,7 @@ class Joiner:
 
 
 def formed(world: SlotWorld, members: list[Joiner]) -> bool:
-    """Whether every group has one generation, of all its members that have not left."""
+    """Whether every group has one generation, with all its members that have not left."""
     there = [each for each in members if not each.has_left]
     standing = {(each.group_id, each.generation) for each in there}
     return (

@@ -1,5 +1,5 @@
 """Coordinators that share slots through ZooKeeper, from seeds: whatever happens to them, nothing acknowledged is lost,
-nothing stale is told, and a group that nobody joins or leaves does not rebalance."""
+no stale answer is given, and a group that nobody joins or leaves does not rebalance."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GIVEN_UP_MS = 1_500
 
 
 class SimClient:
-    """Asks again and again for one thing of a group, of the node that it believes to be its coordinator."""
+    """Repeats one kind of request about a group, to the node that it believes to be its coordinator."""
 
     def __init__(self, world: SlotWorld, group_id: str, pause_ms: int) -> None:
         self.world = world
@@ -69,7 +69,7 @@ class SimClient:
 
 
 class Committer(SimClient):
-    """Commits ever greater offsets, now for one partition, now for many."""
+    """Commits ever greater offsets, for one partition or for many."""
 
     def __init__(self, world: SlotWorld, group_id: str, ledger: dict[tuple[str, int], int]) -> None:
         self.ledger = ledger
@@ -93,7 +93,7 @@ class Committer(SimClient):
 
 
 class Reader(SimClient):
-    """Asks what a group has committed: never less than what was acknowledged before it asked."""
+    """Looks up a group's committed offsets: never lower than what was acknowledged before the request."""
 
     def __init__(self, world: SlotWorld, group_id: str, ledger: dict[tuple[str, int], int]) -> None:
         self.ledger = ledger
@@ -116,8 +116,8 @@ class Reader(SimClient):
 
 
 class Transactional(SimClient):
-    """Commits offsets in transactions, ends each with a marker until that is taken, and then looks: the group has the
-    offsets of the transactions that were committed, and no others. It is the only one that commits for its group.
+    """Commits offsets in transactions, ends each with a marker until that is accepted, and then checks: the group has
+    the offsets of the committed transactions, and no others. It is the only one that commits for its group.
 
     Requests that it has given up may be carried out late. A commit is verified then, as the coordinator of the
     transaction would do it; a marker has the epoch of its transaction."""
@@ -210,7 +210,7 @@ RETRIABLE = (
 
 
 class Member(SimClient):
-    """A member of a stable group: no heartbeat of it is ever told of a rebalance, or that it is not known."""
+    """A member of a stable group: none of its heartbeats is ever answered with a rebalance, or an unknown member."""
 
     def __init__(self, world: SlotWorld, group_id: str, generation: int, member_id: str) -> None:
         self.generation, self.member_id = generation, member_id
@@ -235,8 +235,8 @@ def act(world: SlotWorld, number: int) -> None:
         case 1 if not node:
             world.start(node_id)
         case 2 if node:
-            # It has not been heard of for the whole of its timeout, as is so of every session that ends: before, it
-            # may tell what it knows.
+            # It has not been heard from for its whole timeout, as is true of every session that ends: before that, it
+            # may still answer.
             world.zookeeper.cut(node.session)
             world.clock.call_later(2 * SESSION_MS, world.zookeeper.heal, node.session)
         case 3 | 4 if node and not node.session.is_frozen:
@@ -263,7 +263,7 @@ def heal(world: SlotWorld) -> None:
 
 
 def fenced_writes(world: SlotWorld) -> None:
-    """Every write of groups goes with a check of its slot's epoch."""
+    """Every write about groups includes a check of its slot's epoch."""
     for session in world.zookeeper.sessions:
         for request, _, _ in session._asked.values():
             if isinstance(request.what, Multi):
@@ -274,7 +274,7 @@ def fenced_writes(world: SlotWorld) -> None:
 
 
 def story(seed: int, bursts: int = 14) -> SlotWorld:
-    """Bursts of what can happen, each followed by some time; in the end all is healed and time passes."""
+    """Bursts of faults, each followed by some time; at the end everything is healed and time passes."""
     world = SlotWorld(seed, servers=3, lag_ms=(0, 5, 100)[seed % 3])
     world.start(1, 2, 3)
     world.settle()

@@ -1,4 +1,4 @@
-"""Stories of whole groups, told in virtual time: real members, the real coordinator, no waiting."""
+"""Stories of whole groups in virtual time: real members, the real coordinator, no waiting."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def cluster(partitions: int = 4, **settings: Any) -> SimCluster:
 
 
 def group(where: SimCluster, size: int, **settings: Any) -> list[SimMember]:
-    """So many members, settled."""
+    """This many members, settled."""
     members = [where.add_member(f"m{number}", **(COOPERATIVE | settings)) for number in range(size)]
     where.settle()
     return members
@@ -96,10 +96,10 @@ def test_j2_a_coordinator_that_cannot_be_reached_is_given_up_and_found_again():
     where.cut(far, [where.brokers.coordinator])
     where.run(9_000)
     assert "lost the coordinator of group" in where.story
-    assert far.held == far_held  # it does not know yet, and its session is not over
+    assert far.held == far_held  # it does not know yet, and its session has not expired
     where.run_until(lambda: near.held == where.partitions(), 20_000)
 
-    # Every other node answers where the coordinator is: the look-ups have to back off, or they would be a storm.
+    # Every other node says where the coordinator is: the lookups must back off, or there would be a storm of them.
     begin = len(where.story)
     where.run(60_000)
     found = where.story[begin:].count("m1       the coordinator of group group is node1:9092")
@@ -138,7 +138,7 @@ def test_h7_members_without_partitions_are_idle_until_another_leaves():
 
 
 def test_static_members_are_deployed_one_by_one_without_a_rebalance():
-    """KIP-345: each comes back as the same member, with the same share, within its session."""
+    """KIP-345: each comes back as the same member, with the same assignment, within its session timeout."""
     where = cluster(6)
     for number in range(3):
         where.add_member(f"v1-{number}", group_instance_id=f"i{number}", **COOPERATIVE)
@@ -228,7 +228,8 @@ def test_a_member_that_is_asked_to_goes_back_and_nobody_else_does():
 
 
 def test_a_member_like_sparks_drains_its_batch_before_it_gives_a_partition_up():
-    """It reads by itself: what it had taken on when the revocation came is done and committed before that returns."""
+    """It reads by itself: the batch that it was reading when the revocation came is done and committed before that
+    returns."""
     where = cluster(4)
     habits = Habits(commit="sync", handle_ms=4_000)
     first = where.add_member("first", fetch=False, habits=habits, **COOPERATIVE)
@@ -245,7 +246,8 @@ def test_a_member_like_sparks_drains_its_batch_before_it_gives_a_partition_up():
 
 
 def test_a_static_member_that_comes_too_late_for_a_rebalance_lets_go_of_what_others_have_got():
-    """Its JoinGroup is held up. Its place is kept, but what it owns goes to the newcomer at once, which commits."""
+    """Its JoinGroup is delayed. Its membership is kept, but its partitions go to the newcomer at once, which
+    commits."""
     where = cluster()
     settings = COOPERATIVE | {"max_poll_interval_ms": 10_000, "session_timeout_ms": 30_000}
     [first] = group(where, 1, group_instance_id="i0", **settings)
@@ -267,14 +269,14 @@ def test_a_static_member_that_comes_too_late_for_a_rebalance_lets_go_of_what_oth
 
 def test_members_that_are_all_dead_expire_though_their_group_has_to_be_read_again():
     where = cluster()
-    where.brokers.coordinators.load_ms = 400  # from the next coordinator on
+    where.brokers.coordinators.load_ms = 400  # for the next coordinator
     where.brokers.kill(1)
     where.brokers.start(1)
     members = group(where, 2)
     for member in members:
         member.crash()
     where.brokers.coordinators.fail_appends(True)
-    where.run(46_000)  # their sessions end; that nobody is left cannot be written down
+    where.run(46_000)  # their sessions expire; the empty group cannot be written
     where.brokers.coordinators.fail_appends(False)
     where.run(50_000)
 
@@ -286,7 +288,7 @@ def test_members_that_are_all_dead_expire_though_their_group_has_to_be_read_agai
 
 
 def two_slots(nodes: int = 1, lazy_log: bool = False) -> SimCluster:
-    """With the groups `group` and `other` in different slots of the coordinator's store."""
+    """A cluster with the groups `group` and `other` in different slots of the coordinator's store."""
     config = GroupConfig(offsets_topic_num_partitions=3)
     assert group_partition("group", 3) != group_partition("other", 3)
     return cluster(groups=["group", "other"], nodes=nodes, group_config=config, lazy_log=lazy_log)
@@ -294,7 +296,8 @@ def two_slots(nodes: int = 1, lazy_log: bool = False) -> SimCluster:
 
 @pytest.mark.parametrize("lazy_log", [False, True])
 def test_a_slot_moves_away_and_back_while_members_wait(lazy_log):
-    """A member waits in the rebalance that another has begun, then their slot is gone. The other group goes on."""
+    """A member waits in the rebalance that another one has begun, then their slot is gone. The other group
+    continues."""
     where = two_slots(lazy_log=lazy_log)
     members = group(where, 2, group_id="group")
     other = group(where, 1, group_id="other")[0]
@@ -320,8 +323,8 @@ def test_a_slot_moves_away_and_back_while_members_wait(lazy_log):
 
 @pytest.mark.parametrize("refuses", [True, False])
 def test_a_coordinator_that_was_deposed_is_fenced_by_its_store(refuses):
-    """Two nodes believe that they coordinate. What the older one writes is refused, or nothing is heard of it: it
-    acknowledges nothing, though nobody has told it."""
+    """Two nodes believe that they coordinate. Writes of the older one are refused, or never answered: it acknowledges
+    nothing, although nobody has notified it."""
     where = two_slots(nodes=2)
     coordinators = where.brokers.coordinators
     members = group(where, 2, group_id="group")
@@ -344,7 +347,7 @@ def test_a_coordinator_that_was_deposed_is_fenced_by_its_store(refuses):
     assert coordinators.stale == [before]
     if refuses:
         assert before.runtime.heartbeat("other", 1, "x") is ErrorCode.NOT_COORDINATOR
-    where.run(30_000)  # by now it has learned it
+    where.run(30_000)  # by now it knows that it was deposed
     where.settle()
     assert [answer.topics[0].partitions[0].error_code for answer in answers].count(ErrorCode.NONE) == 1
     assert sorted(load(members)) == [2, 2]

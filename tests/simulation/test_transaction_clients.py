@@ -1,7 +1,7 @@
 """Bugs of muster's own producer, planted one at a time: lives of a broker with transactions find them.
 
-In those lives (`tests.simulator.transactions.life`) some processes have muster's producer. What is checked of it is at
-the head of `client`; that the broker's promises hold with it is checked by `checks`.
+In those lives (`tests.simulator.transactions.life`) some processes have muster's producer. Its checks are listed at the
+top of `client`; `checks` checks that the broker's promises hold with it.
 """
 
 from __future__ import annotations

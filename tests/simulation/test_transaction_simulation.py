@@ -1,7 +1,7 @@
 """Lives of brokers with transactions, for many seeds: 16 fixed ones and 8 of the run's own, any number in a soak.
 
-What is checked is told in `tests.simulator.transactions.checks`, what happens in `life`. A failure names its seed, and
-says how to run it again. Each promise is broken on purpose further down: a check that cannot fail checks nothing.
+The checks are described in `tests.simulator.transactions.checks`, the events in `life`. A failure names its seed, and
+says how to run it again. Each promise is broken on purpose further below: a check that cannot fail checks nothing.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def test_a_log_that_takes_an_older_epoch_and_does_not_ask_for_a_guard(monkeypatc
 
 @pytest.mark.slow
 def test_a_guard_that_outlives_the_marker(monkeypatch):
-    """KIP-890: a batch that was verified for a transaction comes when that has ended."""
+    """KIP-890: a batch that was verified for a transaction arrives after that has ended."""
     real = PartitionProducers.check
 
     def unguarded(producers: PartitionProducers, header: Any, guard: Any, **more: Any) -> Any:

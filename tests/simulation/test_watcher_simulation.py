@@ -1,6 +1,7 @@
-"""Groups of scheme 1 for many seeds, and the two problems for which Kafka gave it up: the herd, and split brain (Z6).
+"""Groups of scheme 1 for many seeds, and the two problems because of which Kafka abandoned it: the herd effect, and
+split brain (Z6).
 
-What is checked is told in `tests.simulator.watcher_lives`. A failure names its seed, and says how to run it again.
+The checks are described in `tests.simulator.watcher_lives`. A failure names its seed, and says how to run it again.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def first_split_brain(*happenings: str) -> int:
 
 @pytest.mark.parametrize("fault", ["freezes", "is cut off", "expires"])
 def test_seeds_find_two_members_that_read_one_partition(fault: str) -> None:
-    """Nothing fences a member whose session has ended and which does not know it: the flaw of the scheme."""
+    """Nothing fences a member whose session has expired and which does not know it: the flaw of the scheme."""
     life = simulate_watchers(first_split_brain(fault), ("joins", fault))
     overlap = life.topics.overlaps[0]
     twice = [deliveries for record, deliveries in life.topics.twice().items() if record[0] == overlap.partition]
@@ -68,7 +69,7 @@ def test_seeds_find_two_members_that_read_one_partition(fault: str) -> None:
 
 
 class Group:
-    """Members of one group that come when the test says so."""
+    """Members of one group that join when the test says so."""
 
     def __init__(self, partitions: int, *, interval_ms: int = 10**9) -> None:
         self.clock = VirtualClock()
@@ -103,7 +104,7 @@ class Group:
 
 
 def test_a_frozen_member_wakes_up_and_hands_out_what_another_one_has_read() -> None:
-    """As measured with Kafka's own consumer: frozen for 8.7 s with a session of 4 s, records come twice."""
+    """As measured with Kafka's own consumer: frozen for 8.7 s with a session timeout of 4 s, records come twice."""
     group = Group(4, interval_ms=5)
     frozen, other = group.join(), group.join()
     group.rest()
@@ -124,7 +125,8 @@ def test_a_frozen_member_wakes_up_and_hands_out_what_another_one_has_read() -> N
     assert sum(len(member.reads) for member in group.members) == 4
 
 
-# --- the herd --------------------------------------------------------------------------------------------------------
+# --- the herd effect
+# --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("members", "partitions"), [(5, 32), (10, 32), (20, 32), (20, 100)])
@@ -151,7 +153,7 @@ def test_one_change_costs_reads_by_the_square_of_the_members_and_two_writes_for_
         expected = members**2 + partitions + 7 * members
         assert 0.95 * expected <= counts.reads <= 1.05 * expected
         assert 2 * partitions - partitions // members <= counts.writes <= 2.1 * partitions + 4
-        # One session may see both the leaver's id and, in its last moment, its own go.
+        # One session may see both the leaver's id and, in its last moment, its own id disappear.
         assert members - 1 <= counts.watches_fired[ZnodeChange.CHILDREN] <= members + 1
 
 

@@ -1,8 +1,8 @@
-"""The life of a group of scheme 1 with all that can go wrong, from a seed.
+"""The life of a group of scheme 1 with everything that can go wrong, from a seed.
 
-What must hold although nothing is fenced: when all have come to rest, each partition is read by exactly one member, as
-its owner znode says; and until then no record is passed over. What need not hold, and does not: that two members never
-read one partition at once. That happens when a session ends of which its member does not know yet (Z6).
+What must hold although nothing is fenced: when all members are at rest, each partition is read by exactly one of them,
+the one in its owner znode; and until then no record is skipped. What need not hold, and does not: that two members
+never read one partition at once. That happens when a session ends of which its member does not know yet (Z6).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PATIENCE_MS = 300_000
 
 
 class WatcherLife:
-    """One group, one topic, several servers of ZooKeeper."""
+    """One group, one topic, several ZooKeeper servers."""
 
     def __init__(self, seed: int, happenings: Iterable[str]) -> None:
         self.rng = Random(seed)
@@ -54,18 +54,18 @@ class WatcherLife:
 
     @property
     def story(self) -> str:
-        """What happened, a line each."""
+        """The events, a line each."""
         return "\n".join(self.told)
 
     def tell(self, text: str) -> None:
-        """Note what happens."""
+        """Record an event."""
         self.told.append(f"{self.clock.now:>7} {text}")
 
     def alive(self) -> list[SimWatcher]:
-        """The members that run."""
+        """The running members."""
         return [watcher for watcher in self.watchers if not watcher.is_gone and not watcher.session.is_frozen]
 
-    # --- what happens ------------------------------------------------------------------------------------------------
+    # --- events ------------------------------------------------------------------------------------------------
 
     def join(self) -> SimWatcher:
         """One more member."""
@@ -91,7 +91,7 @@ class WatcherLife:
         write_topics(self.zookeeper, self._admin, {_TOPIC: self._partitions})
 
     def happen(self) -> None:
-        """One thing happens, after some time."""
+        """One event happens, after some time."""
         self.clock.advance(self.rng.choice((10, 200, 1_000, 4_000)))
         for end in list(self._later):
             if self.rng.random() < 0.3:
@@ -133,10 +133,10 @@ class WatcherLife:
             self.zookeeper.hold(index)
             self._later.append(lambda: self.zookeeper.release(index))
 
-    # --- what must hold ----------------------------------------------------------------------------------------------
+    # --- invariants ----------------------------------------------------------------------------------------------
 
     def come_to_rest(self) -> None:
-        """All that is wrong ends; then the group is at rest before long.
+        """All faults end; soon after that the group must be at rest.
 
         Raises:
             InvariantError: it is not, or not as it should be.
@@ -146,7 +146,7 @@ class WatcherLife:
         self._later.clear()
         if not self.alive():
             self.join()
-        self.clock.advance(8_000)  # sessions that are over end, and their watches fire
+        self.clock.advance(8_000)  # expired sessions end, and their watches fire
         for _ in range(2):
             if not self.clock.run_until(lambda: all(watcher.is_at_rest for watcher in self.watchers), _PATIENCE_MS):
                 self._fail(f"the group is not at rest: {[(w.name, w.member.state.value) for w in self.alive()]}")
@@ -154,7 +154,7 @@ class WatcherLife:
         self.check_owners()
 
     def check_owners(self) -> None:
-        """Each partition is read by exactly one member, and ZooKeeper says so."""
+        """Each partition is read by exactly one member, the one in ZooKeeper."""
         readers = Counter(partition for watcher in self.alive() for partition in watcher.reads)
         wanted = {TopicPartition(_TOPIC, number) for number in range(self._partitions)}
         if readers != Counter(wanted):
@@ -167,7 +167,7 @@ class WatcherLife:
                     self._fail(f"{watcher.name} reads {partition}, and ZooKeeper does not say so")
 
     def check_nothing_is_passed_over(self) -> None:
-        """Every record was handed out at least once, up to the last one that was."""
+        """Every record was handed out at least once, up to the last one that was handed out."""
         seen: dict[TopicPartition, set[int]] = {}
         for delivery in self.topics.deliveries:
             seen.setdefault(delivery.partition, set()).add(delivery.offset)
@@ -176,7 +176,7 @@ class WatcherLife:
                 self._fail(f"of {partition} only {len(offsets)} of {max(offsets) + 1} records were handed out")
 
     def check_nothing_came_twice(self) -> None:
-        """For a life without faults: no record came twice, and no partition had two readers."""
+        """For a life without faults: no record was handed out twice, and no partition had two readers."""
         if self.topics.overlaps:
             self._fail(f"two members read one partition: {self.topics.overlaps[0]}")
         if twice := self.topics.twice():

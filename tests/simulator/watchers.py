@@ -1,8 +1,8 @@
 """Consumers of scheme 1 on the virtual clock: the real rules against the in-memory ZooKeeper, and what they deliver.
 
 `SimWatcher` carries out what `WatcherMember` asks for. It reads from a `SimTopics`, in which every partition has a
-record for each moment of its interval. The ledger there keeps which member was given which record: so a test sees a
-record that came twice, one that never came, and a partition that two members read at once.
+record for each moment of its interval. The ledger there records which member got which record: so a test notices a
+record that was read twice, one that was never read, and a partition that two members read at once.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Delivery(NamedTuple):
 
 
 class Overlap(NamedTuple):
-    """Two members that both take a partition for theirs."""
+    """Two members that both believe they own a partition."""
 
     at: int
     partition: TopicPartition
@@ -48,7 +48,7 @@ class Overlap(NamedTuple):
 
 
 class SimTopics:
-    """Topics whose partitions get a record every `interval_ms`, and the ledger of what was read."""
+    """Topics whose partitions get a record every `interval_ms`, and the ledger of the records that were read."""
 
     def __init__(self, clock: VirtualClock, interval_ms: int = 50) -> None:
         self.clock = clock
@@ -67,7 +67,7 @@ class SimTopics:
         self.readers[partition].add(member)
 
     def stops(self, member: str) -> None:
-        """A member reads nothing any more."""
+        """A member no longer reads anything."""
         for readers in self.readers.values():
             readers.discard(member)
 
@@ -128,11 +128,11 @@ class SimWatcher:
 
     @property
     def reads(self) -> set[TopicPartition]:
-        """The partitions that it hands out records of."""
+        """The partitions from which it hands out records."""
         return set(self._positions) if self._is_fetching else set()
 
     def errors(self) -> list[str]:
-        """What it has told its user as an error."""
+        """The errors that it has reported to its user."""
         return [tell.message for tell in self.notices if tell.level is Level.ERROR]
 
     def leave(self) -> None:
@@ -143,18 +143,18 @@ class SimWatcher:
         self._running = self.session.run(self.member.shut_down(), self._carry_out, lambda _: self.session.close())
 
     def crash(self) -> None:
-        """The process is killed: ZooKeeper learns of it when the session's time is over."""
+        """The process is killed: ZooKeeper notices it when the session has expired."""
         self.is_gone = True
         self._topics.stops(self.name)
         self._is_fetching = False
         self.session.freeze()
 
     def freeze(self) -> None:
-        """The process stands still."""
+        """The process is suspended."""
         self.session.freeze()
 
     def thaw(self) -> None:
-        """It goes on, and does not know that time has passed."""
+        """It resumes, and does not know that time has passed."""
         set_aside, self._set_aside = self._set_aside, []
         for due in set_aside:
             self._clock.call_later(0, due)
@@ -251,7 +251,7 @@ class SimWatcher:
 
 
 def write_topics(zookeeper: SimZooKeeper, session: SimSession, topics: Mapping[str, int], brokers: int = 1) -> None:
-    """Write brokers and topics as a cluster does; a topic that is there gets its new number of partitions."""
+    """Write brokers and topics as a cluster does; an existing topic gets its new number of partitions."""
     for path in (znodes.CONSUMERS, znodes.BROKERS, znodes.BROKER_IDS, znodes.BROKER_TOPICS):
         _create(zookeeper, session, path, None)
     for number in range(brokers):

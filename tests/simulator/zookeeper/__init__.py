@@ -1,9 +1,9 @@
 """An in-memory ZooKeeper on the virtual clock, checked against a real one (tests/oracle/test_zookeeper.py).
 
 `SimZooKeeper` is the ensemble, `SimSession` a client's session; both are made for rules that are plans
-(`muster.zookeeper.base.operations`). A server applies what the leader decided some time later, in its order; a session
-reads from the one server that it is connected with, and the answer to its write comes when that server has it. So two
-sessions may see different states at one moment, as with real ZooKeeper.
+(`muster.zookeeper.base.operations`). A server applies the leader's decisions some time later, in the same order; a
+session reads from the one server to which it is connected, and the answer to its write comes when that server has it.
+So two sessions may see different states at one moment, as with real ZooKeeper.
 """
 
 from __future__ import annotations

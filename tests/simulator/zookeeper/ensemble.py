@@ -1,4 +1,5 @@
-"""ZooKeeper in memory and in virtual time: several servers that lag, sessions that end, and all that can go wrong."""
+"""ZooKeeper in memory and in virtual time: several servers that lag, sessions that expire, and everything that can go
+wrong."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ class SimZooKeeper:
         zookeeper.servers[2].is_held = True     # from now on `second` reads what was true before
 
     Args:
-        servers: how many. One of them is the leader, which one does not matter.
+        servers: how many. One of them is the leader; which one does not matter.
         lag_ms: how far a server may be behind the leader; `Server.lag_ms` says it of one alone.
         tick_ms: a session is ended up to so long after its timeout.
         trace: is told what happens, as a name and a text.
@@ -60,7 +61,7 @@ class SimZooKeeper:
 
     @property
     def counts(self) -> ZooKeeperCounts:
-        """What the servers have done so far; it goes on counting (`copy`, `since`)."""
+        """What the servers have done; it keeps counting (`copy`, `since`)."""
         return self._leader.counts
 
     @property
@@ -77,7 +78,7 @@ class SimZooKeeper:
     def connect(
         self, name: str, *, timeout_ms: int = 6_000, server: int | None = None, listener: Listener | None = None
     ) -> SimSession:
-        """Begin a session; it is there with its event CONNECTED. A `server` is the one that it prefers."""
+        """Begin a session; its event CONNECTED says when it exists. It prefers `server`, if given."""
         session = SimSession(self, name, timeout_ms, Random(self._rng.getrandbits(64)))
         session.preferred = server
         if listener is not None:
@@ -92,7 +93,7 @@ class SimZooKeeper:
         return rng.choice(self.servers)
 
     def open(self, session: SimSession, server: Server) -> Connection | None:
-        """A connection, None if nothing listens there."""
+        """A connection, None if no server listens there."""
         if not server.is_up:
             return None
         connection = Connection(session, server, self.cuts)
@@ -102,7 +103,7 @@ class SimZooKeeper:
         return connection
 
     def server_of(self, session: SimSession) -> Server:
-        """The server that a session is connected with."""
+        """The server to which a session is connected."""
         return next(
             connection.server
             for connection in reversed(self._connections)
@@ -116,40 +117,41 @@ class SimZooKeeper:
         self._wait(lambda: all(s.is_connected or s.is_closed or s.is_frozen for s in self.sessions), within_ms)
 
     def carry_out(self, session: SimSession, plan: Plan[T], others: Others | None = None, within_ms: int = 60_000) -> T:
-        """Carry a plan out while time passes; its result, or what it raised."""
+        """Carry out a plan while time passes; returns its result, or raises its error."""
         running = session.run(plan, others)
         self._wait(lambda: running.is_done, within_ms)
         return running.result
 
     def do(self, session: SimSession, what: Ask[A], within_ms: int = 60_000) -> A:
-        """Ask for one thing while time passes; the answer, or the error raised."""
+        """Ask for one thing while time passes; returns the answer, or raises the error."""
         return self.carry_out(session, ask(what), within_ms=within_ms)
 
     def _wait(self, predicate: Callable[[], bool], within_ms: int) -> None:
         if not self.clock.run_until(predicate, within_ms):
             raise InvariantError(f"it did not come about within {within_ms} ms: {self.sessions}")
 
-    # --- what can go wrong -------------------------------------------------------------------------------------------
+    # --- faults -------------------------------------------------------------------------------------------
 
     def expire(self, session: SimSession) -> None:
-        """End a session as if its timeout were over; it learns of that as from the real one."""
+        """Expire a session as if its timeout had passed; it learns of that as from the real ZooKeeper."""
         self._leader.end_session(session.session_id)
 
     def hold(self, index: int) -> None:
-        """From now on a server applies nothing: its sessions read what was, and wait for answers to their writes."""
+        """From now on a server applies nothing: its sessions read the old state, and wait for answers to their
+        writes."""
         self.servers[index].is_held = True
 
     def release(self, index: int) -> None:
-        """It catches up at once."""
+        """The server catches up at once."""
         self.servers[index].is_held = False
         self.servers[index].catch_up()
 
     def cut(
         self, session: SimSession, servers: Iterable[int] | None = None, directions: Iterable[str] = BOTH_WAYS
     ) -> None:
-        """Let nothing pass between a session and the servers (all, if none are named), or only in one direction.
+        """Let nothing pass between a session and the servers (default: all of them), or only in one direction.
 
-        Neither end is told, and what is under way arrives when it is healed.
+        Neither end is notified, and what is in flight arrives when the path is healed.
         """
         chosen = range(len(self.servers)) if servers is None else list(servers)
         self.cuts.update((session.name, index, direction) for index in chosen for direction in directions)
@@ -162,7 +164,7 @@ class SimZooKeeper:
             connection.to_client.pump()
 
     def reset(self, session: SimSession) -> None:
-        """Break a session's connection: some of what it asked is carried out, and no answer comes."""
+        """Break a session's connection: some of its requests are carried out, and no answer comes."""
         for connection in [each for each in self._connections if each.client is session and not each.is_closed]:
             queue = connection.to_server.queue
             arriving = self._rng.randint(0, len(queue))

@@ -23,7 +23,7 @@ Watch = tuple[str, str]
 
 
 class Hello(NamedTuple):
-    """How a connection begins."""
+    """The first message of a connection."""
 
     session_id: int
     """0 asks for a new session."""
@@ -32,7 +32,7 @@ class Hello(NamedTuple):
 
 
 class Welcome(NamedTuple):
-    """The answer to it."""
+    """The answer to the first message."""
 
     session_id: int
     """0: the session has ended."""
@@ -53,14 +53,14 @@ class HangUp(NamedTuple):
 
 
 class Request(NamedTuple):
-    """Something asked, with the number that its answer bears."""
+    """A request, with the number that its answer repeats."""
 
     number: int
     what: zk.Ask[Any]
 
 
 class Answer(NamedTuple):
-    """What came of it: a value, or the error."""
+    """The result of a request: a value, or the error."""
 
     number: int
     outcome: Any
@@ -69,7 +69,7 @@ class Answer(NamedTuple):
 
 @dataclass(slots=True)
 class ZooKeeperCounts:
-    """What the servers have done, named as ZooKeeper's `mntr` does. Pings are left out."""
+    """What the servers have done, with the names of ZooKeeper's `mntr`. Pings are left out."""
 
     packets_received: int = 0
     packets_sent: int = 0
@@ -82,13 +82,13 @@ class ZooKeeperCounts:
     it is told once."""
 
     def copy(self) -> ZooKeeperCounts:
-        """As they are now."""
+        """The current counts."""
         return ZooKeeperCounts(
             self.packets_received, self.packets_sent, self.reads, self.writes, Counter(self.watches_fired)
         )
 
     def since(self, before: ZooKeeperCounts) -> ZooKeeperCounts:
-        """What was added since then."""
+        """The difference to earlier counts."""
         return ZooKeeperCounts(
             self.packets_received - before.packets_received,
             self.packets_sent - before.packets_sent,
@@ -99,15 +99,15 @@ class ZooKeeperCounts:
 
 
 class Client(Protocol):
-    """What a connection asks of the session at its other end."""
+    """The functions of the session at the other end that a connection uses."""
 
     name: str
 
     def receive(self, connection: Connection, message: Any) -> None:
-        """Something has arrived; None: the server has closed the connection."""
+        """A message has arrived; None: the server has closed the connection."""
 
     def holds_up(self) -> bool:
-        """Whether the process stands still, and what arrives waits."""
+        """Whether the process is suspended, so that arriving messages wait."""
 
 
 class Connection:
@@ -139,12 +139,12 @@ class Connection:
             self.to_server.push(message, self.server.leader.delay_ms())
 
     def tell(self, message: Any) -> None:
-        """The server's to the client; None ends the connection."""
+        """The server's message to the client; None ends the connection."""
         if not self.is_over:
             self.to_client.push(message, self.server.leader.delay_ms())
 
     def end(self) -> None:
-        """The server closes it."""
+        """The server closes the connection."""
         if self.is_over:
             return
         self.tell(None)
@@ -154,7 +154,7 @@ class Connection:
 
 @dataclass(slots=True)
 class Lease:
-    """What the leader knows of a session."""
+    """What the leader knows about a session."""
 
     timeout_ms: int
     heard: int
@@ -167,7 +167,7 @@ class Leader:
     """Decides every write, one after the other, and which sessions live.
 
     Args:
-        tick_ms: sessions are looked at once in so long, so one lives for up to a tick more than its timeout.
+        tick_ms: how often sessions are checked, so one lives for up to a tick longer than its timeout.
     """
 
     def __init__(self, clock: VirtualClock, rng: Random, tick_ms: int) -> None:
@@ -193,7 +193,7 @@ class Leader:
     def decide(
         self, session_id: int, connection: Connection, what: zk.Write[Any] | zk.Multi | zk.Sync
     ) -> tuple[int, Any]:
-        """Carry out a write: its transaction, and the answer or the error, to be told once that is applied."""
+        """Carry out a write: its transaction, and the answer or the error, which is sent once that is applied."""
         lease = self.leases.get(session_id)
         if lease is None:
             return self.zxid, zk.SessionExpiredError(getattr(what, "path", ""))
@@ -228,7 +228,8 @@ class Leader:
         return session_id, self._commit(Transaction(self.zxid + 1))
 
     def touch(self, session_id: int, connection: Connection | None = None) -> bool:
-        """A session was heard of; False if it has ended. With a connection, it asks through that from now on."""
+        """A session was heard from; False if it has ended. With a connection, it sends its requests through that from
+        now on."""
         lease = self.leases.get(session_id)
         if lease is None:
             return False
@@ -248,7 +249,7 @@ class Leader:
             lease.timer = self.clock.call_at(due, self._watch_over, session_id)
 
     def end_session(self, session_id: int) -> int:
-        """End a session with all that is ephemeral in it, in one transaction."""
+        """End a session with all its ephemeral znodes, in one transaction."""
         lease = self.leases.pop(session_id, None)
         if lease is None:
             return self.zxid
@@ -290,14 +291,14 @@ class Server:
     # --- following the leader ----------------------------------------------------------------------------------------
 
     def learn(self) -> None:
-        """The leader has decided something."""
+        """The leader has decided on a transaction."""
         if self.is_up:
             leader = self.leader
             self._due = max(self._due, leader.clock.now + leader.rng.randint(0, self.lag_ms))
             leader.clock.call_at(self._due, self.catch_up, leader.zxid)
 
     def catch_up(self, zxid: int | None = None) -> None:
-        """Apply all transactions up to one, or all there are."""
+        """Apply all transactions up to a given one, or all."""
         if not self.is_up or self.is_held:
             return
         target = self.leader.zxid if zxid is None else zxid
@@ -337,7 +338,7 @@ class Server:
     # --- its sessions ------------------------------------------------------------------------------------------------
 
     def receive(self, connection: Connection, message: Any) -> None:
-        """Something has arrived from a client."""
+        """A message has arrived from a client."""
         if connection.is_over or not self.is_up:
             return
         if isinstance(message, Hello):
@@ -356,10 +357,11 @@ class Server:
 
     def _greet(self, connection: Connection, hello: Hello) -> None:
         if connection.is_closed:
-            return  # the client gave it up before it was there
+            return  # the client gave it up before it arrived
         self.leader.counts.packets_received += 1
         if hello.seen_zxid > self.applied:
-            connection.end()  # this client has seen what this server has not: it is to ask another one
+            # This client has seen transactions that this server has not applied: it must try another server.
+            connection.end()
         elif not hello.session_id:
             connection.session_id, zxid = self.leader.begin_session(hello.timeout_ms, connection)
             self._when_applied(zxid, lambda: self._tell(connection, Welcome(connection.session_id)))
@@ -375,7 +377,7 @@ class Server:
         connection.tell(message)
 
     def _serve(self, connection: Connection) -> None:
-        """Take up what waits, one after the other: a read behind a write sees it."""
+        """Process what waits, one after the other: a read after a write sees it."""
         while connection.queue and not connection.is_busy and not connection.is_over:
             request = connection.queue.popleft()
             if isinstance(request, Goodbye):
@@ -416,21 +418,21 @@ class Server:
         self._when_applied(zxid, answer)
 
     def forget(self, connection: Connection) -> None:
-        """A connection is over, and its watches are gone."""
+        """A connection is closed, and its watches are gone."""
         self.connections.remove(connection)
         for watch in [watch for watch, told in self._watches.items() if connection in told]:
             del self._watches[watch][connection]
 
-    # --- what can happen to it ---------------------------------------------------------------------------------------
+    # --- faults ---------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """It ends, and with it its connections; requests that it had read may be carried out all the same."""
+        """It ends, and its connections with it; requests that it has read may still be carried out."""
         self.is_up = False
         for connection in list(self.connections):
             connection.end()
         self._waiting.clear()
 
     def start(self) -> None:
-        """It comes back, and first learns all that it has missed."""
+        """It restarts, and first learns everything that it has missed."""
         self.is_up = True
         self.catch_up()

@@ -1,6 +1,6 @@
 """The client's end of a simulated session: it finds servers, doubts in time, and carries plans out.
 
-It keeps the contract of `muster.zookeeper.session.session`, with callbacks in place of coroutines.
+It keeps the contract of `muster.zookeeper.session.session`, with callbacks instead of coroutines.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Others = Callable[[zk.Ask[Any], Reply], None]
 
 
 class Ensemble(Protocol):
-    """What a session needs of the ensemble."""
+    """The functions of the ensemble that a session uses."""
 
     clock: VirtualClock
     trace: Callable[[str, str], None]
@@ -35,7 +35,7 @@ class Ensemble(Protocol):
         """The server that a session tries next."""
 
     def open(self, session: SimSession, server: Server) -> Connection | None:
-        """A connection, None if nothing listens there."""
+        """A connection, None if no server listens there."""
 
 
 class Running(Generic[T]):
@@ -57,21 +57,21 @@ class Running(Generic[T]):
 
     @property
     def result(self) -> T:
-        """What the plan returned; raises what it raised."""
+        """The result of the plan, or its error raised."""
         if self.error is not None:
             raise self.error
         assert self.is_done, "the plan is not done yet"
         return self._result  # type: ignore[return-value]
 
     def cancel(self) -> None:
-        """End the plan where it stands; what it asked for last may be carried out or not."""
+        """End the plan where it is; its last request may be carried out or not."""
         if not self.is_done:
             self._turn += 1
             self.is_done = True
             self._plan.close()
 
     def step(self, outcome: Any = None) -> None:
-        """Go on with an answer or an error."""
+        """Continue with an answer or an error."""
         self._turn += 1
         try:
             what = zk.next_ask(self._plan, outcome)
@@ -95,10 +95,9 @@ class Running(Generic[T]):
 
 
 class SimSession:
-    """A client's session, and the next one after it has expired. `SimZooKeeper.connect` makes it.
+    """A client's session, and the next one after it has expired. `SimZooKeeper.connect` creates it.
 
-    Everything that it is told arrives at its listeners and replies as calls while virtual time passes, never within a
-    call to it.
+    Its listeners and replies are called while virtual time passes, never within a call to it.
     """
 
     def __init__(self, zookeeper: Ensemble, name: str, timeout_ms: int, rng: Random) -> None:
@@ -136,15 +135,17 @@ class SimSession:
     def __repr__(self) -> str:
         return f"{self.name} ({self.session_id:x})"
 
-    # --- the face ----------------------------------------------------------------------------------------------------
+    # --- the interface
+    # ----------------------------------------------------------------------------------------------------
 
     def listen(self, listener: Listener) -> None:
-        """Have a function called with every `Watched` and `SessionEvent` from now on, in their order."""
+        """Call a function with every `Watched` and `SessionEvent` from now on, in order."""
         self._listeners.append(listener)
 
     @property
     def is_live(self) -> bool:
-        """Whether ZooKeeper was heard of within two thirds of the timeout: no other session sees it expired yet."""
+        """Whether ZooKeeper was heard from within two thirds of the timeout: no other session can see it as expired
+        yet."""
         return bool(self.session_id) and self._clock.now < self._doubted_at
 
     def ask(self, what: zk.Ask[Any], reply: Reply = lambda _: None) -> None:
@@ -154,7 +155,7 @@ class SimSession:
     def run(
         self, plan: zk.Plan[T], others: Others | None = None, then: Callable[[Running[T]], None] = lambda _: None
     ) -> Running[T]:
-        """Begin to carry a plan out; `then` is called when it is done. Its first ask goes out at once."""
+        """Begin to carry out a plan; `then` is called when it is done. Its first request is sent at once."""
         running = Running(self, plan, others, then)
         running.step()
         return running
@@ -171,7 +172,7 @@ class SimSession:
     # --- asking ------------------------------------------------------------------------------------------------------
 
     def submit(self, what: zk.Ask[Any], reply: Reply, life: int) -> None:
-        """Ask for one thing as a part of one of the sessions."""
+        """Ask for one thing as part of one of the sessions."""
         if isinstance(what, zk.Several):
             self._submit_each(what.asks, reply, life)
             return
@@ -250,7 +251,7 @@ class SimSession:
             self._hang_up()
 
     def _hang_up(self) -> None:
-        """Close the connection from this side, and try another one."""
+        """Close the connection from this side, and try another server."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.send(HangUp())
@@ -260,7 +261,7 @@ class SimSession:
         self._later(self._rng.randrange(20, 200), self._connect)
 
     def receive(self, connection: Connection, message: Any) -> None:
-        """Something has arrived from a server."""
+        """A message has arrived from a server."""
         if connection is not self._connection:
             return
         match message:
@@ -279,7 +280,7 @@ class SimSession:
                 self._answered(message)
 
     def holds_up(self) -> bool:
-        """Whether the process stands still."""
+        """Whether the process is suspended."""
         return self.is_frozen
 
     def _welcome(self, connection: Connection, message: Welcome) -> None:
@@ -300,7 +301,7 @@ class SimSession:
             reply(None if life == self.life else zk.SessionExpiredError())
 
     def _suspend(self) -> None:
-        """The connection is gone: watches with it, and what happened to the requests is unknown."""
+        """The connection is lost: its watches with it, and the fate of the requests is unknown."""
         self.is_connected = False
         asked, self._asked = self._asked, {}
         watches, self._watches = self._watches, {}
@@ -313,7 +314,7 @@ class SimSession:
             reply(zk.ConnectionLossError(getattr(request.what, "path", "")))
 
     def _expire(self) -> None:
-        """The session has ended: tell, and begin another one."""
+        """The session has ended: report it, and begin another one."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.is_closed = True
@@ -344,7 +345,7 @@ class SimSession:
         self.alive_at = max(self.alive_at, sent)
 
     def _ping(self, connection: Connection) -> None:
-        """Three times within the timeout; what is not answered within a quarter of it breaks the connection."""
+        """Three times within the timeout; a ping that is not answered within a quarter of it breaks the connection."""
         if connection is self._connection and self.is_connected:
             self._number += 1
             self._pings[self._number] = self._clock.now
@@ -371,7 +372,7 @@ class SimSession:
     # --- answers and watches -----------------------------------------------------------------------------------------
 
     def _answered(self, answer: Answer) -> None:
-        if answer.number not in self._asked:  # it was closed meanwhile
+        if answer.number not in self._asked:  # the connection was closed meanwhile
             return
         request, reply, sent = self._asked.pop(answer.number)
         self._seen_zxid = max(self._seen_zxid, answer.zxid)
@@ -391,14 +392,14 @@ class SimSession:
         if not self.is_closed:
             self._tell(zk.Watched(trigger.change, trigger.path))
 
-    # --- what can happen to it ---------------------------------------------------------------------------------------
+    # --- faults ---------------------------------------------------------------------------------------
 
     def freeze(self) -> None:
-        """The process stands still: it sends nothing, takes nothing, and none of its timers goes off."""
+        """The process is suspended: it sends nothing, receives nothing, and none of its timers fires."""
         self.is_frozen = True
 
     def thaw(self) -> None:
-        """It goes on: what has arrived meanwhile and the timers that are due come in any order."""
+        """It resumes: the messages that have arrived meanwhile and the timers that are due come in any order."""
         self.is_frozen = False
         set_aside, self._set_aside = self._set_aside, []
         messages_first = self._rng.random() < 0.5

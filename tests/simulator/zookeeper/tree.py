@@ -13,7 +13,7 @@ DATA, CHILD = "data", "children"
 
 
 class Created(NamedTuple):
-    """A znode comes."""
+    """A znode is created."""
 
     path: str
     data: bytes | None
@@ -21,7 +21,7 @@ class Created(NamedTuple):
 
 
 class Removed(NamedTuple):
-    """A znode goes."""
+    """A znode is removed."""
 
     path: str
 
@@ -37,7 +37,7 @@ Changed = Created | Removed | Written
 
 
 class Transaction(NamedTuple):
-    """What the leader has decided, in the order of `zxid`; every server applies it some time later."""
+    """A decision of the leader, in the order of `zxid`; every server applies it some time later."""
 
     zxid: int
     changes: Sequence[Changed] = ()
@@ -54,7 +54,7 @@ class Trigger(NamedTuple):
 
 
 def parent_of(path: str) -> str:
-    """The path above."""
+    """The parent's path."""
     return path.rpartition("/")[0] or ROOT
 
 
@@ -73,7 +73,7 @@ class Znode:
         self.children: set[str] = set()
 
     def stat(self) -> zk.Stat:
-        """As ZooKeeper tells it: every child that was created, and every one that was deleted, counts in cversion."""
+        """As ZooKeeper reports it: every created child, and every deleted one, counts in cversion."""
         changes = 2 * self.creates - len(self.children)
         return zk.Stat(self.version, changes, self.owner, self.czxid, self.mzxid, len(self.children))
 
@@ -87,7 +87,7 @@ class Tree:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def find(self, path: str) -> Znode | None:
-        """The znode, None where there is none."""
+        """The znode, None if there is none."""
         return self._nodes.get(path)
 
     def get(self, path: str) -> Znode:
@@ -108,9 +108,10 @@ class Tree:
     # --- writing -----------------------------------------------------------------------------------------------------
 
     def transact(self, writes: Iterable[zk.Write[Any]], session_id: int, zxid: int) -> tuple[list[Changed], list[Any]]:
-        """Carry out all of the writes, or none and raise the error of the first refused; the changes, and the answers.
+        """Carry out all of the writes, or none and raise the error of the first refused; returns the changes, and the
+        answers.
 
-        Its errors come in ZooKeeper's order: no znode, then the version, then the children.
+        The order of the checks is ZooKeeper's: no znode, then the version, then the children.
         """
         changes: list[Changed] = []
         answers: list[Any] = []
@@ -160,7 +161,7 @@ class Tree:
         return Created(path, write.data, session_id if write.ephemeral else 0), path
 
     def apply(self, change: Changed, zxid: int) -> Callable[[], None]:
-        """Carry out what was decided; what is returned takes it back."""
+        """Carry out what was decided; the returned changes undo it."""
         path, parent = change.path, self._nodes[parent_of(change.path)]
         name = path.rpartition("/")[2]
         match change:
@@ -192,7 +193,7 @@ class Tree:
 
 
 def triggers(change: Changed) -> tuple[Trigger, ...]:
-    """The watches that a change fires, in ZooKeeper's order. A session that has both kinds is told once."""
+    """The watches that a change fires, in ZooKeeper's order. A session that has both kinds is notified once."""
     path = change.path
     match change:
         case Created():
