@@ -42,7 +42,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.soak]
 
 ADMINS, WAVES = 6, 4
 BROKER = ""
-"""Stands for the broker among the names of topics."""
+"""Represents the broker among the names of topics."""
 NAMES = ("one", "two", "t" * 249)
 TOPIC_KIND, BROKER_KIND = 2, 4
 OPERATIONS = {"SET": 0, "DELETE": 1, "APPEND": 2, "SUBTRACT": 3}
@@ -50,7 +50,7 @@ GIVEN_SOURCES = {TOPIC_KIND: 1, BROKER_KIND: 2}
 NOT_OPEN_YET = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.LEADER_NOT_AVAILABLE)
 
 Asked = list[tuple[str, Ask]]
-"""A request: what is asked about which names."""
+"""A request: the operation and the names that it is about."""
 
 
 # ------------------------------------------------------------------------------------------------------------- requests

@@ -23,7 +23,7 @@ from tests.support.scale import fresh_seeds, seeds
 
 FRAMES = 400
 _WAIT = frozenset({ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.FETCH})
-"""They may wait for others, or for as long as they say."""
+"""Requests that may wait for others, or for their timeout."""
 
 SENTINEL = pack(">ihhihi", 14, 18, 0, 1_000_000, 4, 0x66757A7A)  # ApiVersions v0 of the client "fuzz"
 LIMIT_S = 180

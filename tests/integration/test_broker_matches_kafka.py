@@ -630,7 +630,7 @@ STRANGERS: dict[ApiKey, list[Step]] = {
         ("twice", lambda w: m.DeleteGroupsRequest([f"{w.prefix}-none", f"{w.prefix}-nil", f"{w.prefix}-none"]))
     ],
 }
-"""What somebody asks of a group that does not exist."""
+"""Requests to a group that does not exist."""
 
 
 @pytest.mark.parametrize("key", STRANGERS)

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 GROUP_TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 PATIENT = ("--timeout", "300000")
-"""For its requests, which have five seconds else."""
+"""For the requests of Kafka's tool, which otherwise have five seconds."""
 
 
 def command(*arguments: str, bootstrap: str) -> list[str]:

@@ -52,7 +52,7 @@ HERE_AND_THERE = {
     *("advertised.listeners", "listeners", "log.dirs", "node.id"),  # each broker has its own
     *("max.connections", "min.insync.replicas", "queued.max.request.bytes", "socket.listen.backlog.size"),
 }
-"""Settings of a broker in which the two differ, as docs/reference/compatibility.md says of the second line."""
+"""Settings of a broker in which the two differ, as docs/reference/compatibility.md says in its second line."""
 
 
 @pytest.mark.parametrize("synonyms", [True, False])

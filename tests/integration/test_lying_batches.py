@@ -24,7 +24,7 @@ REFUSED_HERE = {
     "a value of -2 bytes": BROKEN,
     "a header's value of -3 bytes": BROKEN,
 }
-"""Kafka takes some batches that most consumers cannot read, and would be stopped by."""
+"""Kafka accepts some batches that most consumers cannot read, and that would stop them."""
 
 for codec in (Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD):
     name = codec.name.lower()

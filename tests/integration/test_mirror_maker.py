@@ -16,7 +16,7 @@ from tests.support.muster_cluster import eventually
 pytestmark = pytest.mark.slow
 
 Copy = tuple[int, bytes | None, bytes | None, int, tuple[tuple[str, bytes | None], ...]]
-"""A record without its offset, which its copies need not share."""
+"""A record without its offset, which may differ in its copies."""
 
 
 class Side:

@@ -41,7 +41,7 @@ pytestmark = pytest.mark.slow
 TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 
 Told = dict[tuple[str, int], int | None]
-"""The lag of each partition that is named; None where it is named without one."""
+"""The lag of each listed partition; None if it is listed without one."""
 
 
 def command(bootstrap: str, *words: str) -> Any:
@@ -116,7 +116,7 @@ WAYS: Mapping[str, Callable[[str, str], Told]] = {
     "the history in Spark": by_spark_s_tasks,
 }
 NAMES_ALL = ("Kafka's tool", "muster groups describe", "muster lag")
-"""These name partitions without a lag too."""
+"""These list partitions without a lag too."""
 
 
 def fill(cluster: Cluster, topic: str, counts: Mapping[int, int]) -> None:

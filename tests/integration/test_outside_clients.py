@@ -41,7 +41,7 @@ class Story:
         self.members: list[Member] = []
         self.gone: list[Member] = []
         self.left: list[Member] = []
-        """Those of the gone that left by their own act."""
+        """Those of the gone members that left by themselves."""
 
     def start(self, client: str) -> Member:
         """Start a member."""

@@ -42,7 +42,8 @@ class Ledger:
         self.topic = f"interrupts-{uuid.uuid4().hex[:8]}"
         self.given = 0
         self.accepted: set[int] = set()
-        """Those whose `send` returned. Of the others nobody knows before they are told."""
+        """Records whose `send` returned. Whether the others were accepted is unknown until their outcome is
+        reported."""
         self.told: Counter[int] = Counter()
         self.acknowledged: set[int] = set()
         with Admin(bootstrap_servers=bootstrap) as admin:

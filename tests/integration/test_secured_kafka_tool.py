@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 120.0
-"""Against hanging only."""
+"""Only in case of a hang."""
 
 
 def test_its_files_lead_to_it_and_ctrl_c_ends_it(java: str, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from tests.support.alive import processes_of
 from tests.support.peers import find_java, require
 
 PATIENCE_MS = 240_000
-"""Against hanging only."""
+"""Only in case of a hang."""
 
 
 @pytest.fixture(scope="module", params=["thread", "process"])

@@ -17,7 +17,7 @@ from muster.testing.kit import When
 pytestmark = pytest.mark.slow
 
 PATIENCE_S = 240.0
-"""Against hanging only."""
+"""Only in case of a hang."""
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 STORY = Path(__file__).parents[1] / "oracle" / "java" / "TransactionStory.java"
 QUICK = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 200}
 LATEST_S = 240.0
-"""Against hanging only."""
+"""Only in case of a hang."""
 
 
 def told_by_kafka(bootstrap: str, java: str) -> list[str]:

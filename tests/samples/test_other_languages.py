@@ -16,7 +16,7 @@ from tests.support import peers
 EXAMPLES = Path(__file__).parents[2] / "examples" / "testing_other_languages"
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "test-broker.md"
 GO = Path(__file__).parent / "go"
-"""Which franz-go the test in Go is built with."""
+"""The version of franz-go with which the test in Go is built."""
 
 
 def test_a_java_consumer_s_commit_is_lost() -> None:

@@ -35,7 +35,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EXAMPLES = ROOT / "examples"
 REDIRECT = Path(__file__).parent / "redirect"
 PATIENCE_S = 300.0
-"""Against hanging only."""
+"""Only in case of a hang."""
 
 
 class Sample(NamedTuple):
@@ -170,7 +170,7 @@ def serve(place: Place, *more: str) -> list[str]:
 
 
 AT_ONCE = ("-o", "group.initial.rebalance.delay.ms=0")
-"""For `serve`: a new group waits three seconds for more members, which most samples have not."""
+"""For `serve`: a new group waits three seconds for more members, and most samples have none."""
 
 
 def test_the_readmes_broker_clients_and_commands(place: Place) -> None:

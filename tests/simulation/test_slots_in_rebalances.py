@@ -22,7 +22,7 @@ from tests.support.slot_world import SESSION_MS, SlotWorld, join_request
 
 GROUPS = [f"g{number}" for number in range(6)]
 SLOWEST_MS = 9_000
-"""How long a member's handler may keep it from joining; its session is longer."""
+"""How long a member's handler may keep it from joining; its session timeout is longer."""
 
 
 class Joiner:

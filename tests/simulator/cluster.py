@@ -74,7 +74,7 @@ class SimCluster:
         self.clock = VirtualClock(1_000_000)
         self.members: list[SimMember] = []
         self.operator_helped = False
-        """Whether an operator had to have a group rebalanced that did not become stable by itself."""
+        """Whether an operator had to make a group rebalance that did not become stable on its own."""
         self._started = self.clock.now
         self._story: list[tuple[int, str, str]] = []
         self.network = Network(self.clock, self.rng, slow=slow, late=late)

@@ -30,7 +30,7 @@ from tests.simulator.log import LogAppend, LogRead, SimLog
 from tests.simulator.records import SimTopics
 
 LOOK_MS = 1_000
-"""How often the checks look at the groups."""
+"""How often the checks examine the groups."""
 
 
 class _Checker:
@@ -133,10 +133,10 @@ class SimCoordinators:
         self.current: Coordinator | None = None
         self.events: list[GroupEvent] = []
         self.on_event: Callable[[GroupEvent], None] = lambda _event: None
-        """Called with each of them as it happens."""
+        """Called with each event."""
         self.invariants: Invariants
         self.load_ms = 0
-        """How long a coordinator that takes over needs before it reads its logs, and for each piece, at most."""
+        """How long a coordinator that takes over needs at most before it loads its logs, and for each piece."""
         self.wall_ms = 0
         """How far the time of day is off."""
         self._clock = clock
@@ -149,9 +149,9 @@ class SimCoordinators:
         self._trace = trace
         self._stale: list[Coordinator] = []
         self._epoch = 0
-        """How often a slot, or all of them, came into other hands."""
+        """How often a slot, or all of them, changed hands."""
         self._moved: set[int] = set()
-        """Slots that the coordinator has lost, and will have again."""
+        """Slots that the coordinator has lost, and will get again."""
         self._member_ids = 0
 
     # --- the coordinating node

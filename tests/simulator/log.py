@@ -41,14 +41,14 @@ class SimLog:
         self.failed: Exception | None = None
         self.log_start_offset = 0
         self.log_starts = [0]
-        """All the offsets at which the log has begun."""
+        """All the start offsets that the log has had."""
         self.log_end_offset = 0
         self.producers = PartitionProducers()
         self._synced = 0
         self._bases: list[int] = []
         self._batches: list[bytes] = []
         self._records: list[int] = []
-        """The offsets at which there is a record, in order: compaction leaves gaps."""
+        """The offsets with a record, in order: compaction leaves gaps."""
         self._epochs: list[tuple[int, int]] = []
         """The leaders' epochs, each with the offset at which it begins."""
 

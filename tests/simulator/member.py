@@ -103,7 +103,7 @@ class SimMember:
         self.is_alive = True
         self.is_closing = False
         self.errors: list[MusterError] = []
-        """What its polls raised."""
+        """The errors that its polls raised."""
         self.config = ConsumerConfig(client_id=name, enable_auto_commit=habits.commit == "auto", **settings)
         self.group_id = self.config.group_id or ""
         self.fetches = fetch

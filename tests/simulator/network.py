@@ -120,7 +120,7 @@ class Link:
         self.in_flight: deque[Waiting] = deque()
         self.queue: deque[Waiting] = deque()
         self.far_end: FarEnd | None = None
-        """None while the connection is being made, and when the broker is dead."""
+        """None while the connection is being established, and when the broker is dead."""
         self._network = network
         self._timer: Timer | None = None
         self.to_broker = Pipe(network.clock, self._arrive, lambda: self.is_cut(TO_BROKER))

@@ -112,7 +112,7 @@ class SimBrokers:
             limits, lambda: clock.now, self.coordinators.logs, self.asked, self.topics.topic_name
         )
         self.coordinator = 1
-        """The node that coordinates, or did so last."""
+        """The node that coordinates, or was the last one to do so."""
         self.frozen: set[int] = set()
         self._dark: set[TopicPartition] = set()
         self._rng = rng

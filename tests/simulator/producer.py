@@ -42,7 +42,7 @@ class SimProducer:
         self.config = config
         self.is_frozen = False
         self.sent: dict[int, tuple[str, int]] = {}
-        """Topic of each record by its number, and when it has to be settled."""
+        """The topic of each record by its number, and when it must be settled."""
         self.settled: dict[int, MusterError | None] = {}
         self.places: dict[int, tuple[TopicPartition, int]] = {}
         self._cluster = cluster

@@ -25,7 +25,7 @@ Batch = dict[TopicPartition, list[int]]
 _GIVES_UP = (ErrorCode.FENCED_INSTANCE_ID,)
 _SURVIVES = (ErrorCode.GROUP_MAX_SIZE_REACHED, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
 CLOSE_MS = 20_000
-"""How long closing may take; it should not, unless the coordinator cannot be reached."""
+"""How long closing may take; it should be quick, unless the coordinator cannot be reached."""
 
 
 class Application:

@@ -117,7 +117,7 @@ class SimRecords:
         self.topics = topics
         self.compression = Compression.NONE
         self.gaps: Random | None = None
-        """Set: records are written as compaction leaves them, with some missing."""
+        """If set, records are written as compaction leaves them, with some missing."""
         self._clock = clock
         self._leaders = leaders
         self._rng = rng

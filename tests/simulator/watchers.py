@@ -24,10 +24,10 @@ from tests.simulator.clock import VirtualClock
 from tests.simulator.zookeeper import Running, SimSession, SimZooKeeper
 
 _FETCH_MS = 100
-"""How often a member takes what there is."""
+"""How often a member reads."""
 
 _STOP_MS = 150
-"""The longest that it takes to stop fetching, unless a test says another time: some 100 ms with Kafka's own."""
+"""How long it takes at most to stop fetching, unless a test sets another time: about 100 ms with Kafka's own."""
 
 
 class Delivery(NamedTuple):
@@ -98,9 +98,9 @@ class SimWatcher:
         self.member = WatcherMember(settings, subscription)
         self.notices: list[NotifyUser] = []
         self.told_of: list[GiveUp] = []
-        """What its user was told of partitions that go."""
+        """The partitions that its user was told it loses."""
         self.brokers: list[znodes.BrokerRegistration] = []
-        """Those from which it reads."""
+        """The partitions from which it reads."""
         self.is_gone = False
         self._clock = zookeeper.clock
         self._topics = topics

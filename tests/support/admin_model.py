@@ -16,7 +16,7 @@ class Topic(NamedTuple):
     """A topic; `begin` and `end` are those of partition 0."""
 
     topic_id: bytes | None
-    """None: the answer that told it is missing."""
+    """None if the answer with the id is missing."""
     partitions: int
     settings: Settings
     begin: int = 0
@@ -24,7 +24,7 @@ class Topic(NamedTuple):
 
 
 State = Topic | Settings | None
-"""A topic, none, or the settings of the broker."""
+"""A topic, None, or the settings of the broker."""
 
 
 class Change(NamedTuple):

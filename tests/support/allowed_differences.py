@@ -12,7 +12,7 @@ from muster.protocol import admin_messages as a
 from muster.protocol import messages as m
 
 Rule = Callable[[Any, int, Any, Any], bool]
-"""Whether a difference between two answers is this one: from the request, its version, our answer and Kafka's."""
+"""Whether a difference between two answers is this one: from the request, its version, muster's answer and Kafka's."""
 
 
 class Allowed(NamedTuple):

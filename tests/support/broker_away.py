@@ -24,14 +24,14 @@ class World:
 
     def __init__(self) -> None:
         self.leaves_at = 0
-        """The Metadata request from which on broker 2 is not registered."""
+        """The number of the Metadata request from which broker 2 is not registered."""
         self.asked: list[type] = []
         self.refuse: ErrorCode = ErrorCode.NONE
         self.is_any_open = True
-        """Whether the partitions that broker 1 leads have an open transaction."""
+        """Whether the partitions led by broker 1 have an open transaction."""
         self.other_port = 0
         self.limit_ms = LIMIT_MS
-        """How long the calls that are made wait for broker 2."""
+        """How long the calls wait for broker 2."""
         self.first = ScriptedServer(self._serve)
 
     def _metadata(self) -> m.MetadataResponse:

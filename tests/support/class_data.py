@@ -12,9 +12,9 @@ import shutil
 from pathlib import Path
 
 SMALL = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""For JVMs that live for seconds: what the optimizing compiler takes on two cores it never gives back."""
+"""For JVMs that live for seconds: the time that the optimizing compiler takes on two cores is never won back."""
 QUIETLY = "-Xlog:cds*=off"
-"""A program that cannot use the data says nothing of it."""
+"""A program that cannot use the data does not report it."""
 
 
 def data_of(name: str, jars: Path, java: str, home: Path) -> Path:

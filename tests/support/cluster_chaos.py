@@ -33,7 +33,7 @@ from tests.support.faces import FACES, PATIENCE_S, Cluster, until
 from tests.support.peers import KafkaCluster
 
 AWAY = ("kill", "term", "freeze")
-"""kill -9, SIGTERM, SIGSTOP. A broker that was frozen for long believes itself the leader when it goes on."""
+"""kill -9, SIGTERM, SIGSTOP. A broker that was frozen for long still believes it is the leader when it resumes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Facts:
     ranges: list[tuple[TopicPartition, list[Row]]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     with_epochs: bool = False
-    """Whether what is read, and the log, have the leader epoch at each value."""
+    """Whether the records that were read, and the log, have the leader epoch appended to each value."""
 
     def noted(self, value: str, epoch: int) -> str:
         """What is recorded for a value that is read."""

@@ -24,9 +24,9 @@ from tests.support.muster_cluster import PATIENCE_S, Cluster, eventually
 PARTITIONS = 4
 TIMEOUT_MS = 8_000
 STEP_S = 20.0
-"""How long one step of a transaction may take before its client begins anew."""
+"""How long one step of a transaction may take before its client starts again."""
 QUICK = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 500}
-"""A setting with which brokers abort soon what times out."""
+"""A setting with which brokers soon abort transactions that time out."""
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Told:
     committed: list[int] = field(default_factory=list)
     aborted: list[int] = field(default_factory=list)
     unknown: list[int] = field(default_factory=list)
-    """Neither: the client had no answer."""
+    """Neither: the client got no answer."""
     read: dict[int, list[int]] = field(default_factory=dict)
     """The numbers in each partition, as a reader of committed records finds them."""
     offset: int = -1

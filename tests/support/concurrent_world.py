@@ -25,7 +25,7 @@ from muster.client.core.concurrent.work import Job
 from muster.model import ConsumerRecord, OffsetAndMetadata, TopicPartition
 
 Mark = tuple[TopicPartition, int, int]
-"""A record, whatever offset is used again after the log was cut: partition, offset, epoch."""
+"""Identifies a record even if its offset is used again after a truncation: partition, offset, epoch."""
 
 
 def mark(record: ConsumerRecord) -> Mark:
@@ -40,7 +40,7 @@ class Log:
     end: int = 0
     epoch: int = 0
     epoch_ends: dict[int, int] = field(default_factory=dict)
-    """Where former epochs end."""
+    """The end offsets of former epochs."""
 
     def cut(self, offset: int) -> None:
         """A leader without the last records was elected."""
@@ -73,7 +73,7 @@ class Process:
         self.places: dict[TopicPartition, OffsetAndMetadata] = {}
         self.paused: set[TopicPartition] = set()
         self.told: dict[TopicPartition, set[Mark]] = {}
-        """What this owner was told to be done, or has done."""
+        """The records that this owner was told are done, or has done."""
 
 
 class World:

@@ -29,19 +29,19 @@ from tests.support.same_answers import UNORDERED, differences
 MOMENT_S = 0.03
 LONG_MOMENT_S = 0.4
 LATEST_S = 20.0
-"""Against hanging only: by then an answer that one broker has given has come from the other, too."""
+"""Only in case of a hang: by then an answer from one broker has come from the other, too."""
 
 AT_ONCE = 12
-"""Seeds that are played side by side: most of their time goes by in waiting."""
+"""Seeds that are played concurrently: most of their time is spent waiting."""
 
 _ALONE = threading.Lock()
-"""What a request holds that must be under way alone."""
+"""The content of a request that must be in flight alone."""
 
 _HIDDEN = {"host", "port", "cluster_id", "documentation", "throttle_time_ms", "log_dir", "total_bytes", "usable_bytes"}
 _MESSAGES = {"error_message", "batch_index_error_message"}
 _IDS = ("member_id", "leader")
 _NUMBERS = ("producer_id", "session_id")
-"""Numbers that a broker gives; others are what they are."""
+"""Numbers that a broker assigns; all others are compared as they are."""
 _UUID_LENGTH = 36
 _ERRORS = {code.value: code.name for code in ErrorCode}
 
@@ -56,7 +56,7 @@ class Side:
     waiting: dict[str, tuple[type[Request[Any]], int]] = field(default_factory=dict)
     names: dict[Any, str] = field(default_factory=dict)
     given: dict[str, Any] = field(default_factory=dict)
-    """What has a name, by it."""
+    """Named values, by name."""
 
     def call(self, value: Any, name: str, field: str = "") -> None:
         """Name a value that this broker assigned; a number only in one field, because others may happen to be equal."""
@@ -114,12 +114,12 @@ class Ask(NamedTuple):
     version: int
     build: Callable[[Side], Request[Any]]
     mask: Callable[[Any], None] | None = None
-    """Takes out of an answer what is bound to differ."""
+    """Removes from an answer what must differ."""
     may_wait: bool = False
     """Whether it may have to wait for requests that others send."""
     alone: bool = False
-    """Whether no other such request may be under way: one that Kafka has verified by a transaction's coordinator. It
-    sends those that wait as one, and refuses all of them as the version of the first one is refused."""
+    """Whether no other such request may be in flight: one that Kafka lets a transaction's coordinator verify. It sends
+    waiting ones together, and refuses all of them with the error codes of the first one's version."""
 
 
 class Script(Protocol):
@@ -231,9 +231,9 @@ class Played(NamedTuple):
     """The results of scripts."""
 
     wrong: list[str]
-    """For each seed whose answers differ what was asked and what differs."""
+    """For each seed whose answers differ, the requests and the differences."""
     compared: int
-    """The answers that were compared, of each broker, without those of seeds that were played again."""
+    """The number of compared answers from each broker, without those of seeds that were played again."""
 
 
 def play_all(seeds: Iterable[int], script: Callable[[int], Script], bootstraps: Sequence[str]) -> Played:

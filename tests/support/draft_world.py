@@ -42,7 +42,7 @@ class Lead(Protocol):
     """The group's coordinator within a process. It lives until the process ends; durable state is kept elsewhere."""
 
     is_fenced: bool
-    """Whether one that was frozen may go on when it wakes: what it writes is refused."""
+    """Whether a frozen one may continue when it resumes: its writes are refused."""
 
     def handle(self, request: Any, version: int, reply: Reply, now: int) -> None:
         """Answer a request, now or later."""
@@ -187,7 +187,7 @@ class Process:
         self.is_up = True
         self.is_frozen = False
         self.life = 0
-        """Goes up with each end: connections of the life before are broken."""
+        """Increases with each end: connections of the previous life are broken."""
         self.inbox: list[Callable[[], None]] = []
 
 
@@ -212,7 +212,7 @@ class SimConsumer:
         self.config = config
         self.member = ServerAssignedMember(config, config.coordinator_servers, [TOPIC], self, seed)
         self.connections: dict[tuple[int, Channel], int] = {}
-        """For each connection a number; answers of one that is closed are not delivered."""
+        """A number for each connection; answers on closed ones are not delivered."""
         self.numbers = count(1)
         self.inbox: list[Callable[[], None]] = []
 

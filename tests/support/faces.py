@@ -27,7 +27,7 @@ from muster.protocol.primitives import Request
 from tests.support.brokers import RawClient
 
 PATIENCE_S = 300.0
-"""Against hanging only."""
+"""Only in case of a hang."""
 
 CLOSE_MS = 60_000
 """How long a consumer may take to commit and to leave its group when it is closed."""

@@ -19,7 +19,7 @@ class FaultyDisk(Files):
 
     def __init__(self) -> None:
         self.syncs = 0
-        """Files synced, or tried to."""
+        """Files that were synced, including failed attempts."""
         self._go_on = threading.Event()
         self._go_on.set()
         self._waiting = threading.Semaphore(0)

@@ -76,9 +76,9 @@ class GroupLog:
     partition: int = 7
     entries: list[Entry] = field(default_factory=list)
     how: How = How.UNKNOWN
-    """How the next commits are made."""
+    """How the next commits are written."""
     rows: list[tuple[int, int, TopicPartition, int, int, How]] = field(default_factory=list)
-    """Of commits: log offset, time, partition, offset, leader epoch, how."""
+    """For commits: log offset, time, partition, offset, leader epoch, how."""
     notes: dict[int, str] = field(default_factory=dict)
     """Metadata of commits by log offset."""
     committed: dict[TopicPartition, int] = field(default_factory=dict)

@@ -16,28 +16,29 @@ from typing import Any
 from muster.history.model import CommitNote, Generation, Lag, Rebalance
 
 ENDS = ("kill", "kill_jvm", "kill_driver", "kill_source", "kill_worker", "term", "term_all", "interrupt")
-"""What ends a run of the job: kill -9 of all its processes, of the JVM, of the command's own Python, of the source's,
-of one that a task runs in; SIGTERM for the command, or for all processes as service managers send it; Ctrl-C."""
+"""How a run of the job is ended: kill -9 of all its processes, of the JVM, of the command's own Python, of the
+source's, of one in which a task runs; SIGTERM for the command, or for all processes as service managers send it;
+Ctrl-C."""
 
 BROKER = ("broker_kill", "broker_freeze")
-"""What is done to the broker meanwhile: it is killed and started again, or stands still for a while."""
+"""What happens to the broker meanwhile: it is killed and restarted, or suspended for a while."""
 
 WHEN = ("start", "batch", "batch", "later")
-"""Behind the start of a run; behind the moment at which a batch of it was begun that is not done; behind its first
+"""After the start of a run; after the moment at which a batch of it was begun that is not done; after its first
 batch."""
 
 WAYS = ("range", "cooperative", "static", "assigned", "returning")
 """Lives of groups (live_groups.py). On Apache Kafka there is one of KIP-848, too: `next`."""
 
 SHORT_MS = 70_000
-"""A short window of patterns in place of ten minutes: rows of rebalances become final while a schedule runs. It is
-longer than a broker's word may be away from its rebalance (told.py)."""
+"""A short window of patterns instead of ten minutes: rows of rebalances become final while a schedule runs. It is
+longer than the possible distance of a broker's event from its rebalance (told.py)."""
 
 ORDERLY = ("term", "term_all", "interrupt")
-"""Ends that the job is told of."""
+"""Ends that the job is notified of."""
 
 BY_ITSELF = "itself"
-"""The job ended though nothing was done to it."""
+"""The job ended although nothing was done to it."""
 
 LAST = "last"
 """The run that reads to the end."""
@@ -120,7 +121,7 @@ class Tables:
     notes: tuple[CommitNote, ...] = ()
     counts: Mapping[tuple[str, int], int] = field(default_factory=dict)
     lag: tuple[Lag, ...] = ()
-    """As of the last look."""
+    """From the last sample."""
 
 
 ROWS = ("generations", "rebalances", "notes")
@@ -206,7 +207,7 @@ def _miscounted(facts: Facts) -> Iterator[str]:
 
 
 _OF_THE_LOOK = ("at_ms", "lag_ms")
-"""They depend on when it was looked."""
+"""They depend on the time of the sample."""
 
 
 def _lags(facts: Facts) -> Iterator[str]:
@@ -230,7 +231,7 @@ def _place(row: Lag) -> tuple[str, str, int]:
 
 
 _FAILED = ("kill_jvm", "kill_source", "kill_worker", BY_ITSELF)
-"""Ends that the command sees as an error of Spark's."""
+"""Ends that the command sees as an error from Spark."""
 
 LATE = "worker failed to connect back"
 """Spark gives a source's Python ten seconds to start."""

@@ -34,14 +34,14 @@ from tests.support.peers import KafkaBroker
 from tests.support.spark_soak import SOURCE, end_with, family, outliving, processes
 
 PATIENCE_S = 600.0
-"""Against hanging only."""
+"""Only in case of a hang."""
 SHAKEN_S = 20.0
-"""How long behind a broker's absence a job may still end because of it."""
+"""How long after a broker's outage a job may still end because of it."""
 WORKER_S = 15.0
-"""How long a job may take to notice that a worker of its is gone."""
+"""How long a job may take to notice that one of its workers is gone."""
 PAST_SHORT_S = SHORT_MS / 1000 + 45
-"""How long behind its beginning a schedule with a short window of patterns goes on: so there are rows that time alone
-has made final (source.SKEW_MS), and groups that were forgotten."""
+"""How long a schedule with a short window of patterns runs: so that there are rows that only time has made final
+(source.SKEW_MS), and groups that were forgotten."""
 TOPICS = (4, 3)
 
 Broker = BrokerProcess | KafkaBroker

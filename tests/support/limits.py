@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 QUICK_S = 300
-"""They take seconds at most; a machine that is busy with other things is no failure."""
+"""They take seconds at most; a machine that is busy with other things is not a failure."""
 
 _UNITS = Path(__file__).resolve().parents[1] / "unit"
 

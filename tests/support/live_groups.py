@@ -26,12 +26,12 @@ from muster.errors import KafkaError, MusterError
 from muster.model import TopicPartition
 
 SESSION_MS = 6_000
-"""The shortest that a broker grants by default."""
+"""The shortest session timeout that a broker allows by default."""
 MOST_MEMBERS = 4
 LIFE_S = 8.0
 """How long a returning group lives at first."""
 AGAIN_S = 3.0
-"""And when it is back."""
+"""And after its return."""
 _CLOSE_MS = 3_000
 _PATIENCE_S = 300.0
 _GONE = ("Empty", "Dead")

@@ -20,7 +20,7 @@ from muster.protocol.records.varints import varint
 from tests.support.brokers import RawClient
 
 ANSWERS_OF_KAFKA = Path(__file__).with_name("lying_batches.json")
-"""What Apache Kafka 4.2.0 said of each, as `ask_all` gives it back."""
+"""Apache Kafka 4.2.0's answers to each, in the form that `ask_all` returns."""
 
 HEADER = 61
 NOW = 1_700_000_000_000

@@ -28,7 +28,7 @@ EVERY_FLOW = {
     **{f"{worker}.storage.partitions": "1" for worker in ("offset", "status")},
     "plugin.discovery": "service_load",
 }
-"""One replica, everything each second, and a sync of offsets for each record, so that translated offsets are exact."""
+"""One replica, everything every second, and a sync of offsets for each record, so that translated offsets are exact."""
 
 EVERY_WORKER = {
     # At most ten syncs of offsets are in flight. The last one of a partition may have to wait for this flush: otherwise
@@ -37,7 +37,7 @@ EVERY_WORKER = {
     # Otherwise each worker scans every class of Kafka's jars.
     "plugin.discovery": "service_load",
 }
-"""A worker is what runs a flow. MirrorMaker passes these on with the name of the flow's target before them only."""
+"""A worker runs a flow. MirrorMaker passes these on only if they are prefixed with the name of the flow's target."""
 
 
 class MirrorMaker:

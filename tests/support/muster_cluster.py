@@ -22,8 +22,8 @@ from tests.support.brokers import BrokerProcess, RawClient
 PATIENCE_S = 240
 PARTITIONS = 6
 LONG: dict[str, object] = {"zookeeper.session.timeout.ms": 8_000}
-"""For a test that looks at leaders and their epochs, or at coordinators: on a busy machine the sessions of brokers that
-live would end meanwhile, and these would change. A broker that is killed is missed after that time only."""
+"""For a test of leaders and their epochs, or of coordinators: on a busy machine the sessions of live brokers would
+otherwise expire, and these would change. A killed broker is only missed after that time."""
 
 
 def eventually(what: Callable[[], Any]) -> Any:

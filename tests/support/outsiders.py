@@ -24,11 +24,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support.peers import kafka_command
 
 PATIENCE_S = 180.0
-"""Against hanging only."""
+"""Only in case of a hang."""
 
 SESSION_TIMEOUT_MS = 12_000
-"""Twice the least that a broker allows by default: on a busy machine a member that lives is not to be missed.
-The members' scripts have it, too."""
+"""Twice the minimum that a broker allows by default: on a busy machine a live member must not be removed. The members'
+scripts have it, too."""
 
 SCRIPTS = Path(__file__).parent / "members"
 KCAT_LINE = '{"partition": %p, "offset": %o, "value": "%s"}\n'
@@ -70,7 +70,7 @@ CLIENTS: dict[str, Callable[[str, str, str, Path], list[str]]] = {
     "with-aiokafka": _python("with_aiokafka.py"),
     "with-kcat": _kcat,
 }
-"""How to start a member of each kind (bootstrap, group, topic, folder for its files), by the client id that it has."""
+"""How to start a member of each kind (bootstrap, group, topic, folder for its files), by its client id."""
 
 _SHOWS_ITS_THREADS = {
     "with-java": signal.SIGQUIT,
@@ -79,7 +79,7 @@ _SHOWS_ITS_THREADS = {
 """The signal on which a member of each kind says where its threads are."""
 
 OF_THE_DRAFTS = {"with-drafts": _python("with_muster.py")}
-"""One that speaks as the drafts did, to coordinators of its own: it takes `COORDINATOR/BOOTSTRAP` for the bootstrap."""
+"""A member that speaks the draft protocol, to its own coordinators: its bootstrap is `COORDINATOR/BOOTSTRAP`."""
 
 
 _LAST_LINES = 60
@@ -92,7 +92,7 @@ class Member:
         self.client = client
         self.values: set[int] = set()
         self._said: deque[str] = deque(maxlen=_LAST_LINES)
-        """What it printed last that is not a record."""
+        """The last line that it printed that is not a record."""
         self._errors = folder / f"{group}-{client}-{time.monotonic_ns()}.err"
         with self._errors.open("w") as errors:
             self.process = subprocess.Popen(

@@ -31,13 +31,15 @@ SERVERS = ("1", "2", "3", "zookeeper", "coordinator", "controller")
 and are the controller."""
 
 TOGETHER = (("1", "2", "3"), ("coordinator", "zookeeper"), ("zookeeper", "1"), ("2", "3"), ("zookeeper", "coordinator"))
-"""What may be away at once: they go in this order. ZooKeeper comes back first: no broker can start without it."""
+"""Servers that may be down at the same time: they stop in this order. ZooKeeper restarts first: no broker can start
+without it."""
 
 APART_S = 0.2
-"""Between them. A coordinator is asked meanwhile, which may acknowledge nothing that ZooKeeper has not taken."""
+"""Between them. Meanwhile a coordinator gets requests, and must not acknowledge anything that ZooKeeper has not
+taken."""
 
 MUTE_S = 0.3
-"""How long brokers take requests whose answers are lost: a producer has all under way then that it may have."""
+"""How long brokers accept requests whose answers are lost: by then a producer has as many in flight as it may."""
 
 LONG_S = 60
 

@@ -40,10 +40,10 @@ PEERS = Path(__file__).resolve().parents[1] / "peers"
 KAFKA_VERSION = "4.2.0"
 START_TIMEOUT_S = 240.0
 GROUP_PARTITIONS = 5
-"""Those of `__consumer_offsets`."""
+"""The partitions of `__consumer_offsets`."""
 CLUSTER_ID = "bXVzdGVyLXRlc3RzLTAwMQ"
 NEVER_KILLED = {"broker.session.timeout.ms": "60000"}
-"""Settings of a Kafka whose brokers no test kills: one that a busy machine holds up for some seconds stays in the
+"""Settings of a Kafka whose brokers no test kills: one that a busy machine delays for some seconds stays in the
 cluster, and its partitions keep their leaders."""
 CHROMIUMS = (
     "chromium",
@@ -330,7 +330,7 @@ class KafkaCluster:
     size: int = 3
     settings: Mapping[str, str] = field(default_factory=dict)
     ports: list[int] = field(default_factory=list)
-    """Those of the brokers, and the controllers' behind them."""
+    """The brokers' ports, followed by the controllers'."""
     java_options: Sequence[str] = ()
     controllers: int = 1
 

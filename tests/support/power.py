@@ -72,11 +72,11 @@ class RecordingDisk(Files):
         self.sites: dict[str, int] = {}
         """The places that sync, and how often they did."""
         self.files: dict[int, bytes] = {}
-        """Contents from before, by inode."""
+        """Initial contents, by inode."""
         self.folders: dict[int, dict[str, int]] = {ROOT: {}}
-        """Names from before."""
+        """Initial names."""
         self.left_out: list[tuple[int, int]] = []
-        """When a sync was left out, and of which inode."""
+        """When a sync was left out, and for which inode."""
         self._leave_out = leave_out
         self._names: dict[int, dict[str, int]] = {}
         self._inodes: dict[int, int] = {}

@@ -52,7 +52,7 @@ class Written:
     """Batches of the idempotent producer, as sent, by base offset."""
     promises: list[Promise] = field(default_factory=lambda: [Promise(0)])
     gone: set[int] = field(default_factory=set)
-    """What a cut took that had not been promised."""
+    """What a cut removed that had not been promised."""
 
     def promise(self, at: int, *, end: int = 0, noted: tuple[int, int] | None = None) -> None:
         last = self.promises[-1]
@@ -85,7 +85,7 @@ class Life:
         """What a log was before it was deleted: from when to when that happened."""
         self.clock = NOW + 1 + max([0, *(t - NOW for w in self.written.values() for t in w.times.values())])
         self.shut_at: set[int] = set()
-        """When the store was closed and marked as such."""
+        """When the store was closed and marked as cleanly shut down."""
         self.open()
         if written is not None:
             for where, log in self.store.logs.items():

@@ -52,14 +52,14 @@ class RandomGroup:
         self._clients = "abc"[: self._dice.choice([1, 2, 3, 3])]
         self._instances = [None, None, "one", "two"] if self._dice.random() < 0.4 else [None]
         self._ids: list[str] = []
-        """Names of the members' ids, in the order in which they were given."""
+        """Names of the members' ids, in the order in which they were assigned."""
         self._busy: dict[str, tuple[str, str | None]] = {}
-        """The member id and instance id under which a client waits."""
+        """The member id and instance id with which a client waits."""
         self._instance_of: dict[str, str] = {}
         """By the names of static members' ids."""
         self._generation = 0
         self._leader = ""
-        """The name of the leader's id; "" if that cannot be known."""
+        """The name of the leader's id; "" if it cannot be known."""
         self._protocol: str | None = None
         self._sides: Sequence[Side] = ()
 

@@ -30,7 +30,7 @@ class RandomRequests:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self._module: ModuleType
-        """That of the request: names of structures are unique in it."""
+        """The version of the request: names of structures are unique in it."""
 
     def frame(self, correlation_id: int) -> tuple[ApiKey, bytes]:
         """The whole frame of a request, which may be damaged."""

@@ -67,7 +67,7 @@ ASSIGNED: list[list[tuple[int, list[int]]]] = [
     [(0, [])],
     [(0, [1, 1])],
 ]
-"""Brokers by partition."""
+"""The brokers, by partition."""
 
 
 class RandomRecords:
@@ -80,13 +80,13 @@ class RandomRecords:
         prefix = f"records-{seed}-{uuid.uuid4().hex[:8]}"
         self._names = [f"{prefix}-{letter}" for letter in "abc"]
         self._partitions: dict[str, int] = {}
-        """Of the topics that exist."""
+        """The numbers of partitions of the topics that exist."""
         self._now = int(time.time() * 1000)
         self._times = [self._now] * 3 + [self._now - 10**6, self._now + 10**7, -1, 0]
         """Those of records."""
         self._producers = 0
         self._sent: dict[tuple[str, int, str], list[tuple[int, int, int]]] = {}
-        """Epoch, first sequence and number of records of the batches that a partition has of a producer."""
+        """Epoch, first sequence and number of records of a producer's batches in a partition."""
         self._last = ("", 0, ""), (0, 0, 0)
         """The partition and producer of the last Produce, and its batch."""
         self._sides: Sequence[Side] = ()

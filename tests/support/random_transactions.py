@@ -33,7 +33,7 @@ MOST = 1 << 20
 PARTITIONS = 2
 LAST_EPOCH = 32_766
 TIMEOUT_MS = 300_000
-"""Longer than a seed is played: what times out does so at a time of each broker's own."""
+"""Longer than a seed is played: each broker times transactions out at its own time."""
 LATEST_S = 20.0
 RECORDS_AT_MS = 1_600_000_000_000
 WEIGHTS = {
@@ -59,11 +59,11 @@ STATES = ["Empty", "Ongoing", "PrepareCommit", "CompleteCommit", "CompleteAbort"
 _NOT_SERVED = {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
 
 _MAY_END = {ErrorCode.NONE, ErrorCode.CONCURRENT_TRANSACTIONS}
-"""With these an answer may leave a transaction that is being finished."""
+"""After these an answer may leave a transaction that is being finished."""
 _THERE = {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}
 
 STRANGER = 7_000_000_000_077
-"""A producer id that neither broker gives: Kafka's begin at 0, muster's follow the time of day in microseconds."""
+"""A producer id that neither broker assigns: Kafka's begin at 0, muster's follow the time of day in microseconds."""
 
 
 class RandomTransactions:
@@ -78,14 +78,14 @@ class RandomTransactions:
         self._names = [*worn, *(f"{self._prefix}-{letter}" for letter in "abc"[len(worn) :])]
         self._worn = worn
         self._ids: dict[str, list[tuple[str, int]]] = {}
-        """The producer ids, by their names, and epochs that each transactional id was given, in order."""
+        """The producer ids, by their names, and epochs of each transactional id, in order."""
         self._count = 0
         self._sequences: dict[tuple[str, int, int], int] = {}
         self._last: tuple[str, int, int, int, int] = ("", 0, 0, 0, 0)
         """Producer, epoch, partition, first sequence and number of records of the last Produce."""
         self._sides: Sequence[Side] = ()
         self._segments: dict[int, list[int]] = {}
-        """Where Kafka may have begun a segment, by partition (`_note_refused`)."""
+        """Where Kafka may have rolled a segment, by partition (`_note_refused`)."""
 
     def begin(self, sides: Sequence[Side]) -> None:
         """A topic of two partitions, and coordinators."""

@@ -14,12 +14,12 @@ from tests.support.brokers import RawClient
 from tests.support.written import build_batch
 
 PATIENCE_S = 300.0
-"""Against hanging only."""
+"""Only in case of a hang."""
 
 UNKNOWN_ID = b"\x51" * 16
 
 VOLATILE = {"host", "port", "cluster_id", "documentation", "error_message", "batch_index_error_message"}
-"""Fields whose values differ from broker to broker. Messages are compared by whether there is one."""
+"""Fields whose values differ from broker to broker. For messages, only their presence is compared."""
 
 UNORDERED = {"topics", "responses", "partitions", "results", "configs", "brokers", "synonyms", "groups"}
 """Lists whose order Kafka does not define."""

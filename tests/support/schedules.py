@@ -12,24 +12,24 @@ from dataclasses import dataclass, field
 from random import Random
 
 ENDS = ("kill", "kill_jvm", "kill_driver", "kill_source", "term", "term_all", "interrupt", "stop")
-"""What ends a run of a query: kill -9 of all its processes, of the JVM, of the driver's Python, of the source's Python;
-SIGTERM for the driver, or for all processes as service managers send it; Ctrl-C; query.stop()."""
+"""How a run of a query is ended: kill -9 of all its processes, of the JVM, of the driver's Python, of the source's
+Python; SIGTERM for the driver, or for all processes as service managers send it; Ctrl-C; query.stop()."""
 
 IN_PLACE = ("stop", "kill_source")
-"""Those that leave the driver's process."""
+"""Those that keep the driver's process."""
 
 LEAVES = ("leave_kill", "leave_term", "leave_stop")
 """The second query ends, and does not come back."""
 
 PEERS = {"muster": ("kill_worker", "broker_kill", "broker_freeze"), "cluster": ("kill_worker", "broker_kill", "grow")}
-"""What else is drawn, on muster's broker or on three of Apache Kafka."""
+"""The other draws, with muster's broker or with three of Apache Kafka."""
 
 GROWS_BELOW_S = 0.5
-"""On muster's broker the topic grows where a worker is to be killed so soon. It grew on Kafka's alone once, and all
-else that a seed draws stays as it was."""
+"""With muster's broker the topic grows if a worker is going to be killed so soon. It once grew only with Kafka's, and
+everything else that a seed draws stays as it was."""
 
 ORDERLY = ("stop",)
-"""Ends after which what Spark has noted as done is committed."""
+"""Ends after which everything that Spark has recorded as done is committed."""
 
 SINKS = ("batches", "topic")
 """A file for each run of a batch, written by foreachBatch, which shows what an idempotent sink has as well as another;

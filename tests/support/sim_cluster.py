@@ -36,7 +36,7 @@ class AsyncSession:
         self.timeout_ms = SESSION_MS
         self.sim: SimSession
         self.break_at: int | None = None
-        """Which ask from now on loses its connection, counted from 0."""
+        """The number of the next ask that loses its connection, counted from 0."""
         self.carries_out = False
         """Whether the ask that loses its connection is carried out."""
         self._world = world

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 _QUIET_S = 0.05
-"""Whatever comes over the loopback interface is there sooner."""
+"""Everything on the loopback interface arrives sooner."""
 
 
 def skip_waits(monkeypatch: pytest.MonkeyPatch) -> None:

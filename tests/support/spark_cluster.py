@@ -29,7 +29,7 @@ class SparkCluster:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.url = ""
-        """What `--master` takes."""
+        """The value for `--master`."""
         self._processes: list[subprocess.Popen[bytes]] = []
         self._stack = ExitStack()
 

@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.errors import StreamingQueryException
 
 _AGAIN = 3
-"""How often a query is begun again whose Python process was late."""
+"""How often a query whose Python process was late is started again."""
 
 QUIET = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.log.level": "ERROR"}
 
@@ -32,7 +32,7 @@ class Stream:
         self._query = begin()
         self._begun = 1
         self.once = False
-        """It is not begun again: the test kills the process, perhaps before Spark has heard of it."""
+        """It is not started again: the test kills the process, perhaps before Spark has learned of it."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._query, name)

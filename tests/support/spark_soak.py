@@ -32,7 +32,7 @@ from tests.support.schedules import Batch, End, Facts, Schedule, Step, Write
 
 SESSION_MS = 6_000
 SHAKEN_S = 2.0
-"""How long before and behind a broker's absence a batch counts as shaken: its commit may have been on its way."""
+"""How long before and after a broker's outage a batch counts as shaken: its commit may have been in flight."""
 
 GONE_S = 180.0
 """How long the last process of a query may outlive its driver."""

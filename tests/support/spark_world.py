@@ -40,7 +40,7 @@ __all__ = ["PATIENCE_MS", "SimQuery", "SparkWorld", "begin_batch", "drive", "rea
 T = TypeVar("T")
 
 PATIENCE_MS = 150_000
-"""Virtual: against a call that never ends."""
+"""In virtual time: in case a call never ends."""
 
 
 class _Selector(selectors.DefaultSelector):

@@ -14,7 +14,7 @@ from tests.support.brokers import RawClient
 from tests.support.written import build_batch
 
 LATEST_S = 30.0
-"""Against hanging only."""
+"""Only in case of a hang."""
 
 _HIDDEN = {"throttle_time_ms", "transaction_start_time_ms", "log_append_time_ms"}
 _STILL = {

@@ -40,7 +40,7 @@ class TransactionalProducer(ProducerHarness):
 
     v2: bool = True
     lookups: list[ErrorCode] = field(default_factory=list)
-    """The answers to the next FindCoordinators; then NONE."""
+    """The errors of the next FindCoordinators; after that NONE."""
     init_version: int = 5
 
     def __post_init__(self) -> None:

@@ -29,7 +29,7 @@ from tests.history.scenarios.road import Road
 ROOT = Path(__file__).resolve().parents[3]
 
 PATIENCE_S = 300.0
-"""Against hanging only."""
+"""Only in case of a hang."""
 
 STILL_S = 1.5
 """How long a group has to look the same to be at rest: a second phase of a cooperative rebalance begins sooner."""

@@ -47,7 +47,7 @@ pytestmark = [pytest.mark.slow(90), pytest.mark.timeout(1800), pytest.mark.usefi
 
 PARTITIONS = 3
 SCENARIOS = ["life-java-range.muster", "life-java-consumer", "crash-confluent-cooperative.muster"]
-"""A group in each partition; of two, muster's broker told why they rebalanced."""
+"""A group in each partition; for two of them, muster's broker reported why they rebalanced."""
 TABLES = ("generations", "rebalances", "notes")
 
 

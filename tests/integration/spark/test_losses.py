@@ -18,7 +18,7 @@ from tests.support.queries import audit, grid
 pytestmark = pytest.mark.slow
 
 only_kafka = pytest.mark.parametrize("cluster", ["kafka"], indirect=True)
-"""For what asks for something that muster's broker does not do."""
+"""For tests of features that muster's broker does not have."""
 
 SOON = {"kafka_metadata_max_age_ms": 300}
 

@@ -31,7 +31,7 @@ IDS = (101, 102)
 GROUP = next(
     name for name in map("group-{}".format, range(99)) if preferred(group_partition(name, SLOT_COUNT), IDS) == 102
 )
-"""One that coordinator 102 should have."""
+"""A group that coordinator 102 should have."""
 
 Member = AsyncServerAssignedConsumer | ServerAssignedConsumer
 

@@ -27,7 +27,7 @@ class Line(NamedTuple):
     partition: int
     offset: int
     in_hand: int
-    """How many behind it in its partition the process has in hand, too."""
+    """How many later records of its partition the process has fetched, too."""
 
 
 class Member:

@@ -62,7 +62,7 @@ class Durable:
 
     def __init__(self, retention_ms: int) -> None:
         self.vanished: list[tuple[str, TopicPartition]] = []
-        """Offsets that were rightly removed since this was last read."""
+        """Offsets that were correctly removed since this was last read."""
         self.vanished_groups: list[str] = []
         self._retention_ms = retention_ms
         self._read_to: dict[int, int] = {}

@@ -17,7 +17,7 @@ from tests.simulator.checks.ownership import Ownership
 from tests.simulator.checks.sessions import PARKED_MS, Sessions
 
 _SOON_MS = 3_000
-"""How long an answer may take that does not wait for other members."""
+"""How long an answer that does not wait for other members may take."""
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class Limits:
     offsets_retention_ms: int = 7 * 24 * 3_600_000
     group_max_size: int = 1 << 31
     latest: bool = False
-    """Whether members begin at the end of what nothing is committed of."""
+    """Whether members begin at the end of partitions without a committed offset."""
 
 
 class _Group:
@@ -61,9 +61,9 @@ class Invariants:
         self.coordinator: object = None
         """The coordinator whose answers count; answers of others come from deposed coordinators."""
         self.well_since = 0
-        """Since when nothing holds the coordinator up, or held it up until `well_until`."""
+        """Since when nothing delays the coordinator, or nothing delayed it until `well_until`."""
         self.well_until: int | None = None
-        """Since when its log holds the coordinator up again."""
+        """Since when its log delays the coordinator again."""
         self._limits = limits
         self._now = now
         self._logs = logs

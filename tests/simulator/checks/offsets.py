@@ -40,7 +40,7 @@ class _Offsets:
     pending: list[Committed] = field(default_factory=list)
     """Commits that were sent to the coordinator and not acknowledged: a restart may keep them."""
     before_load: list[Committed] = field(default_factory=list)
-    """Those of them that were sent before the log was read."""
+    """The ones among them that were sent before the log was loaded."""
     late: bool = False
     may_go_back: int = 0
     """How often a member was asked to go back and has not committed it yet."""

@@ -33,7 +33,7 @@ class Ownership:
         self._seen: dict[str, int] = {}
         self._stale: set[tuple[str, int]] = set()
         self._former: set[str] = set()
-        """Ids of members that the group had when it was deleted and that may not have heard of it."""
+        """Ids of members that the group had when it was deleted and that may not know it."""
 
     # --- the coordinator's side --------------------------------------------------------------------------------------
 

@@ -36,9 +36,9 @@ _BEFORE_THE_GUARDS = (
     ErrorCode.GROUP_MAX_SIZE_REACHED,
 )
 _GRACE_MS = 4_000
-"""How late a check may be, or a coordinator that has other things to do."""
+"""How late a check may be, or a coordinator that is busy."""
 PARKED_MS = 100
-"""How much later than its decision an answer may come, since it waits for the log."""
+"""How much later than its decision an answer may come, because it waits for the log."""
 
 
 def codes_of(response: Any) -> list[int]:

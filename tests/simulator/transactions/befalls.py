@@ -24,7 +24,7 @@ class Befalls:
         self.plan = plan
         self.clients: dict[VirtualLoop, Callable[[], None] | None] = {}
         self.markers: list[tuple[Any, Any]] = []
-        """Those that may come again, with their partitions."""
+        """Markers that may come again, with their partitions."""
         self.before_cut: Callable[[], None] = lambda: None
         self._is_over = False
         self._replaced = 0

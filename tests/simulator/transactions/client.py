@@ -26,7 +26,7 @@ from tests.simulator.transactions.world import Attempt, World
 
 NEVER_MS = 1 << 40
 LATE_MS = 50
-"""A call may be over so much after its timeout, a record after its own."""
+"""How much later than its timeout a call may be over, and a record after its own."""
 
 
 class ClientProducer:
@@ -43,18 +43,18 @@ class ClientProducer:
         self._timeout_ms = timeout_ms
         self._begun_at = 0
         self._since = NEVER_MS
-        """When it first asked for its ids."""
+        """When it first requested its ids."""
         self.is_hasty = True
-        """Whether calls have short timeouts now and then."""
+        """Whether calls occasionally have short timeouts."""
         self._count = 0
         self._is_dead = False
         self._done: dict[int, int] = {}
-        """Of the transaction: the records that were acknowledged, by number, and their offsets."""
+        """In the transaction: the records that were acknowledged, by number, and their offsets."""
         self._refused_commits = 0
         self._open: dict[tuple[str, int], int] = {}
         """The records that are not settled, and when they were sent."""
         self._waiting_offsets: list[tuple[str, TopicPartition, int]] = []
-        """Commits of offsets that are under way when their call has timed out."""
+        """Commits of offsets that are still in flight although their call has timed out."""
         request_timeout_ms = rng.choice((1_000, 3_000))
         with mock.patch.object(producer_loop, "random", rng):
             self._client = AsyncProducer(

@@ -24,7 +24,7 @@ class Copies:
         self._seen: dict[int, set[int]] = {}
         self._at: dict[TopicPartition, int] = {}
         self._owed: list[tuple[int, dict[int, int], dict[TopicPartition, int]]] = []
-        """When offsets were read, what they were, and where the output ended."""
+        """When offsets were read, their values, and where the output ended."""
 
     def given(self, where: TopicPartition, rows: list[tuple[int, str]], at: int) -> None:
         """A reader got records of the output, and is at an offset."""

@@ -23,9 +23,9 @@ class LifeDisk(RecordingDisk):
         self._open: set[int] = set()
         self.is_dead = False
         self.kill_after: int | None = None
-        """The process dies at the write after so many: before it, after it, or amid it."""
+        """The process dies at the write after this many: before it, after it, or during it."""
         self.refused = 0
-        """So many writes fail for want of space."""
+        """This many writes fail for lack of space."""
         self.writes = 0
 
     def open(self, path: Path, flags: int) -> int:

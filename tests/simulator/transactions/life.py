@@ -51,7 +51,7 @@ AGAIN = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.KAFKA_STORAGE_ERROR,
 )
-"""What a reader is told of a partition that is not served just now."""
+"""The errors that a reader gets for a partition that is not served at the moment."""
 LAST_EPOCHS = 32_760
 SETTLED_MS = 12_000
 
@@ -72,12 +72,12 @@ class Life:
         self.given: dict[TopicPartition, list[tuple[int, str]]] = {}
         self.copies = Copies(self.world)
         self.is_over = False
-        """Whether no new transaction is to be begun."""
+        """Whether no new transaction may be begun."""
         self.clients: list[ClientProducer] = []
         self.members: list[Member] = []
         self._versions: dict[str, bool] = {}
-        """Whether processes of a transactional id are clients of `transaction.version` 2, where several run at once:
-        also in Kafka the abort of one that an older client has fenced may count as a repeat of that client's last
+        """Whether processes of a transactional id are clients of `transaction.version` 2, if several run at once: in
+        Kafka, too, the abort of one that an older client has fenced may count as a repetition of that client's last
         abort, and is answered with its epoch, which both then have."""
         self._is_fed = False
         self._are_members_over = False

@@ -35,9 +35,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._work_ms = work_ms
         self.name = ""
         self.is_frozen = False
-        """The process stands still (SIGSTOP): no turn is taken."""
+        """The process is suspended (SIGSTOP): no turn is taken."""
         self.thawed_at = 0
-        """When it was continued last."""
+        """When it was last resumed."""
         self.dial: Callable[[Callable[[], Any], str, int], Any]
         """Makes a connection to an address; raises OSError."""
         self.on_end: list[Callable[[], None]] = []

@@ -44,12 +44,12 @@ SETTINGS: Mapping[str, object] = {
     "log.retention.ms": -1,
 }
 SEGMENT_BYTES = 2_000
-"""Of the topics of records."""
+"""For the topics of records."""
 BEGINNING_MS = 1_700_000_000_000
 SESSION_MS = 1_500
-"""Of a broker with ZooKeeper."""
+"""For a broker with ZooKeeper."""
 SLOTS = 4
-"""Of groups in ZooKeeper."""
+"""For groups in ZooKeeper."""
 
 Answered = Callable[[Any], None]
 CLOSED = "closed"
@@ -169,7 +169,7 @@ class Node:
         self.rng = world.rng
         self.wall_ms = 0
         self.work_ms = 0
-        """How long a sync takes, at most."""
+        """How long a sync takes at most."""
         self.broker: Broker | None = None
         self.is_ready = False
         """Whether it serves."""

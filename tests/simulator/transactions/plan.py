@@ -14,9 +14,9 @@ class Plan:
 
     fsync: str
     tv2: float
-    """The chance of a process to be a client of `transaction.version` 2."""
+    """The probability that a process is a client of `transaction.version` 2."""
     real: float
-    """The chance of a process to have muster's producer, and not a script of requests."""
+    """The probability that a process has muster's producer instead of a script of requests."""
     length_ms: int
     faults: Faults
     kills: int
@@ -27,15 +27,16 @@ class Plan:
     ghosts: int
     exhausted: bool
     hands_over: bool
-    """Whether each process that processes has another transactional id than the one before it (KIP-447)."""
+    """Whether each process that processes has another transactional id than its predecessor (KIP-447)."""
     loses: bool
-    """Whether a power cut may take what was acknowledged, as it is not synced: promises about the past end there."""
+    """Whether a power cut may remove what was acknowledged, because it is not synced: promises about the past end
+    there."""
     brokers: int
     """1 is standalone, more are a cluster on ZooKeeper."""
     store: str
-    """Where a cluster keeps its groups."""
+    """Where a cluster stores its groups."""
     moves: int
-    """How often a broker stands still until another process has taken its place, with a copy of its folder."""
+    """How often a broker is suspended until another process has replaced it, with a copy of its folder."""
     doubts: int
     """How often a broker's connection with ZooKeeper breaks, is cut for a while, or its session ends."""
     members: int

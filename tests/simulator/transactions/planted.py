@@ -14,7 +14,7 @@ from tests.simulator.transactions.life import simulate_transactions
 from tests.simulator.transactions.plan import Plan, plan_of
 
 SEEDS = 60
-"""So many lives of a kind find a planted bug; nearly always one of the first few does."""
+"""This many lives of a kind find a planted bug; nearly always one of the first few does."""
 
 Kind = Callable[[Plan], bool]
 

@@ -32,7 +32,7 @@ REPEATED = frozenset(
     }
 )
 FATAL = frozenset({Code.PRODUCER_FENCED, Code.INVALID_PRODUCER_ID_MAPPING, Code.INVALID_TXN_STATE})
-"""Of the coordinator."""
+"""Errors of the coordinator."""
 MOST_TRIES = 200
 BACKOFF_MS = 20
 
@@ -57,7 +57,7 @@ class Producer:
         self.producer_id, self.epoch = -1, -1
         self.attempt: Attempt | None = None
         self.position: int | None = None
-        """Where it goes on to read, if it knows already."""
+        """The offset from which it continues reading, if it knows it already."""
         self._count = 0
         self._sequences: dict[TopicPartition, int] = {}
         self._added: set[Any] = set()

@@ -34,8 +34,9 @@ from tests.simulator.transactions.world import World
 
 SETUP_TIMEOUT_MS = 3_000
 _REPEATED_FROM = {ProduceRequest: 0, TxnOffsetCommitRequest: 5, EndTxnRequest: 5}
-"""Requests that may come late, twice or again, from which version on: brokers can tell them from those of the next
-transaction. A batch's sequence tells that in every version, as an abort settles what is in flight (`must_settle`)."""
+"""Requests that may come late, twice or again, and since which version: brokers can distinguish them from those of the
+next transaction. For a batch, its sequence shows that in every version, because an abort settles what is in flight
+(`must_settle`)."""
 
 
 @dataclass(eq=False)

@@ -25,7 +25,7 @@ from tests.simulator.transactions.peers import Peer
 from tests.simulator.zookeeper import SimZooKeeper
 
 ANSWER_WITHIN_MS = 60_000
-"""A request over a connection that lives is answered by then, unless the broker stands still."""
+"""A request over a living connection is answered by then, unless the broker is suspended."""
 
 
 class Disconnected(Exception):  # noqa: N818
@@ -44,19 +44,19 @@ class Attempt:
     """Records, in the order of their first sending in each partition."""
     acked: list[tuple[TopicPartition, str]] = field(default_factory=list)
     places: dict[int, int] = field(default_factory=dict)
-    """The offsets that were told, by the record's number in `sent`."""
+    """The reported offsets, by the record's number in `sent`."""
     offsets: list[tuple[str, TopicPartition, int]] = field(default_factory=list)
-    """Group, partition, offset: commits that were acknowledged."""
+    """Group, partition, offset: acknowledged commits."""
     inputs: list[int] = field(default_factory=list)
     """The inputs that it processed."""
     asked: list[bool] = field(default_factory=list)
     """Each EndTxn that was sent: whether to commit."""
     told: bool | None = None
-    """What an answer said about the end: committed, aborted, or nothing."""
+    """The answer's report of the end: committed, aborted, or None."""
     told_no_commit: bool = False
     """The only EndTxn that asked to commit was refused."""
     by_client: bool = False
-    """Whether muster's own producer leads it."""
+    """Whether muster's own producer runs it."""
 
 
 @dataclass
@@ -83,10 +83,10 @@ class World:
     def __init__(self, root: Path, rng: Random, brokers: int = 1, settings: dict[str, object] | None = None) -> None:
         self.now = 0
         self.running: Node | None = None
-        """The broker's process that has its turn."""
+        """The broker process whose turn it is."""
         self.rng = rng
         self.loop = VirtualLoop(lambda: self.now)
-        """What is in nobody's process: the network, and what befalls."""
+        """Timers outside of all processes: the network's, and those of faults."""
         self.clock = VirtualClock()
         self.zookeeper = SimZooKeeper(self.clock, rng, servers=2, tick_ms=100) if brokers > 1 else None
         self.nodes: dict[int, Node] = {}
@@ -98,11 +98,12 @@ class World:
         self.faults = Faults()
         self.attempts: dict[str, Attempt] = {}
         self.fences: list[tuple[int, int, dict[TopicPartition, int]]] = []
-        """Producer id, epoch, and where the logs ended when InitProducerId had answered that."""
+        """Producer id, epoch, and where the logs ended when InitProducerId had returned them."""
         self.taken: dict[str, dict[str, int]] = {}
-        """For each transactional id the processes that have taken it, and when one last asked or was answered."""
+        """For each transactional id the processes that have taken it over, and when one last sent a request or got an
+        answer."""
         self.is_lasting = True
-        """Whether what brokers have acknowledged lasts, and time goes on evenly."""
+        """Whether what brokers have acknowledged lasts, and time advances steadily."""
         self.sent: list[tuple[Any, int]] = []
         """Requests that may come again at any time."""
         self.after_turn: Callable[[Node], None] = lambda _node: None

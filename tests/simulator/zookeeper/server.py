@@ -16,7 +16,7 @@ from tests.simulator.zookeeper.tree import CHILD, DATA, Removed, Transaction, Tr
 TO_SERVER, TO_CLIENT = "to server", "to client"
 
 MOVED = object()
-"""The outcome of what comes late on a connection: its session has another one already."""
+"""The outcome of late requests on a connection whose session already has another one."""
 
 Watch = tuple[str, str]
 """Its kind, and its path."""
@@ -78,8 +78,8 @@ class ZooKeeperCounts:
     writes: int = 0
     """`cnt_updatelatency`: also refused ones, and the beginnings and ends of sessions."""
     watches_fired: Counter[zk.ZnodeChange] = field(default_factory=Counter)
-    """`sum_node_created_watch_count` and so on. Two watches of one session on a znode that is deleted are two, though
-    it is told once."""
+    """`sum_node_created_watch_count` and so on. Two watches of one session on a deleted znode count as two, although it
+    is notified once."""
 
     def copy(self) -> ZooKeeperCounts:
         """The current counts."""
@@ -118,9 +118,9 @@ class Connection:
         self.server = server
         self.session_id = 0
         self.is_over = False
-        """The server has done with it."""
+        """The server has finished with it."""
         self.is_closed = False
-        """The client has."""
+        """The client has finished with it."""
         self.queue: deque[Request | Goodbye] = deque()
         self.is_busy = False
         leader, name = server.leader, client.name
@@ -159,7 +159,7 @@ class Lease:
     timeout_ms: int
     heard: int
     owner: Connection | None
-    """The connection through which it may ask; what comes late on an older one is refused."""
+    """The connection through which it may send requests; late ones on an older connection are refused."""
     timer: Timer | None = None
 
 
@@ -274,10 +274,10 @@ class Server:
         self.tree = Tree()
         self.applied = 0
         self.lag_ms = 0
-        """How far it is behind at most; what is actually drawn differs from one transaction to the next."""
+        """How far it lags at most; the actual lag differs from one transaction to the next."""
         self.is_up = True
         self.is_held = False
-        """While it holds, it applies nothing."""
+        """While it is held, it applies nothing."""
         self.connections: list[Connection] = []
         self._watches: dict[Watch, dict[Connection, None]] = {}
         self._waiting: list[tuple[int, Callable[[], None]]] = []

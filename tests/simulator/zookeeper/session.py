@@ -22,7 +22,7 @@ Listener = Callable[[zk.Watched | zk.SessionEvent], None]
 Reply = Callable[[Any], None]
 """Takes an answer, or the error as a value."""
 Others = Callable[[zk.Ask[Any], Reply], None]
-"""Carries out the asks that are not ZooKeeper's: does it, and replies, now or later, once."""
+"""Carries out the asks that are not ZooKeeper's: carries one out, and replies, now or later, once."""
 
 
 class Ensemble(Protocol):
@@ -46,7 +46,7 @@ class Running(Generic[T]):
     ) -> None:
         self.is_done = False
         self.error: Exception | None = None
-        """What the plan raised."""
+        """The error that the plan raised."""
         self._result: T | None = None
         self._session = session
         self._life = session.life
@@ -104,16 +104,16 @@ class SimSession:
         self.name = name
         self.timeout_ms = timeout_ms
         self.session_id = 0
-        """That of the current session, 0 before it has begun."""
+        """The id of the current session, 0 before it has begun."""
         self.life = 0
         """Counts the sessions. A plan belongs to the one in which it was begun."""
         self.is_connected = False
         self.is_closed = False
         self.is_frozen = False
         self.preferred: int | None = None
-        """The server that it asks first, where a test wants a certain one."""
+        """The server that it tries first, if a test wants a certain one."""
         self.alive_at = zookeeper.clock.now
-        """When the last message was sent that was answered: that long ago ZooKeeper has heard of it, or less long."""
+        """When the last answered message was sent: ZooKeeper has heard from the session at that time or later."""
         self._zookeeper = zookeeper
         self._clock = zookeeper.clock
         self._rng = rng

@@ -69,7 +69,7 @@ class Znode:
         self.czxid = self.mzxid = zxid
         self.version = 0
         self.creates = 0
-        """How many children it ever got: also the number of the next sequential one, whatever that one's name is."""
+        """How many children it ever had: also the number of the next sequential one, whatever its name is."""
         self.children: set[str] = set()
 
     def stat(self) -> zk.Stat:

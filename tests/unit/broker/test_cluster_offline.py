@@ -25,7 +25,7 @@ from tests.support.sim_cluster import SimCluster
 
 FIRST = f"{0:020d}.log"
 NONE = ErrorCode.LEADER_NOT_AVAILABLE, -1, [1], [1]
-"""Error, leader, replicas and those of them that are offline."""
+"""Error, leader, replicas and the offline ones of those."""
 
 
 async def advertised(broker: Broker, topic: str) -> dict[int, tuple[int, int, list[int], list[int]]]:

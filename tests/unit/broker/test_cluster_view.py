@@ -14,7 +14,7 @@ from tests.support.brokers import running
 from tests.support.held_disk import Asked
 
 EPOCHS = {-1: 0, 0: 0, 1: ErrorCode.UNKNOWN_LEADER_EPOCH, 2**31 - 1: ErrorCode.UNKNOWN_LEADER_EPOCH}
-"""A consumer's epoch, and the error that it is told: it knows of a newer leader than this broker."""
+"""A consumer's epoch, and the error that it gets: it knows of a newer leader than this broker."""
 
 
 @pytest.fixture

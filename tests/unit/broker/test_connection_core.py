@@ -33,13 +33,13 @@ LIMIT = 5
 MEMORY = 3_000
 CHUNK = 500
 LARGEST = 1_500
-"""Bytes that no answer has more of."""
+"""No answer is larger than this many bytes."""
 REPLY = 1_050
-"""Nor has that of a parked request more than this."""
+"""Nor is the answer to a parked request larger than this."""
 UNREAD = 6_000
 VERSION = 9
 ANSWER = b"\0\0\0\4"
-"""A heartbeat's answer is its length and correlation id here."""
+"""Here a heartbeat's answer is its length and correlation id."""
 
 
 @pytest.fixture(autouse=True)
@@ -95,18 +95,18 @@ class Peer:
         self.core = ConnectionCore(world.service, partial(world.woken.append, self))
         self.core.peer = name
         self.pace = world.rng.choice((0.02, 0.1, 1))
-        """How often it reads."""
+        """The probability that it reads."""
         self.to_send = bytearray()
         self.requests: deque[int] = deque()
-        """Correlation ids of the requests that are to be answered, in the order of sending."""
+        """Correlation ids of the requests that must be answered, in the order of sending."""
         self.sent = 0
         self.got = bytearray()
         self.window = 0
         self.written: deque[bytes] = deque()
-        """What the transport was given and the peer has not taken."""
+        """What the transport got and the peer has not taken."""
         self.paused = self.gone = False
         self.bad = False
-        """Whether it sent what ends the connection."""
+        """Whether it sent a request that ends the connection."""
         self.parked: set[Call] = set()
 
     @property
@@ -239,7 +239,7 @@ class Peers:
         self.parked: list[tuple[Peer, Call, str]] = []
         self.count = 0
         self.eagerness = self.rng.choice((0.1, 1))
-        """How often a handler replies."""
+        """The probability that a handler replies."""
         self.peers: list[Peer] = []
         for _ in range(count):
             self.connect()

@@ -14,7 +14,7 @@ IDLE_S = 600.0
 MOST = 100
 
 pytestmark = pytest.mark.interpreted
-"""Compiled modules take no double of a connection."""
+"""Compiled modules accept no test double of a connection."""
 
 
 class Peer:

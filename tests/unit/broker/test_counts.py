@@ -60,19 +60,19 @@ MOST_CALLS = {
     "a produce that begins a transaction": 385,
     "the end of a transaction": 457,
 }
-"""Calls of functions of muster, and of C functions by them, in CPython 3.11; later ones count less."""
+"""Calls of muster's functions, and of C functions by them, in CPython 3.11; later versions count less."""
 
 MOST_BYTES = {"a heartbeat": 64, "a join that waits": 1_136, "a commit of ten partitions": 1_573}
-"""Memory for each of MANY requests at the peak, in CPython 3.11; in others it may be a tenth more."""
+"""Peak memory for each of MANY requests, in CPython 3.11; in other versions it may be a tenth more."""
 
 SLACK_BYTES = 32
-"""What a table that grows amid the requests, or another thread of the process, may add to each: less than the smallest
-object that holds others takes, so that one more of these in each request is seen."""
+"""What a table that grows during the requests, or another thread of the process, may add to each: less than the
+smallest container object takes, so that one more of these in each request is noticed."""
 
 OURS = (str(Path(muster.__file__).parent), "<muster codec ")
 NOW = wall_clock_ms()
 RUNS = 3
-"""Of each; the fewest calls count, for a timer of the broker may come into one."""
+"""Number of measurements; the fewest calls count, because a timer of the broker may fire during one."""
 
 MEMBERS = 50
 MANY = 100

@@ -45,13 +45,13 @@ class World:
         self.leaders: dict[Node, list[int]] | None = {HERE: [0, 2], THERE: [1, 3]}
         self.epochs = [0, 0, 0, 0]
         self.epoch = 0
-        """Of the entries."""
+        """Of these entries."""
         self.aborted: list[tuple[int, TopicPartition]] = []
         self.asked: list[str] = []
         self.before: dict[int, Callable[[], Any]] = {}
-        """What happens before the n-th question."""
+        """What happens before the n-th request."""
         self.answers: dict[int, Any] = {}
-        """What is answered to the n-th question."""
+        """The answer to the n-th request."""
         self.looks = HangingTransactions(
             cast(Partitions, self),
             self,

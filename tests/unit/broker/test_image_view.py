@@ -27,8 +27,8 @@ from tests.support.written import build_batch
 
 EPOCH = 7
 HERE, ELSEWHERE, NOWHERE, STALE, FRESH, UNKNOWN = range(6)
-"""Partitions of the topic "t": led by this broker, by broker 2, by none; by a broker that is away, as the image says;
-one that the controller has not seen; and one that there is not."""
+"""Partitions of the topic "t": led by this broker, by broker 2, by none; by a broker that is down according to the
+image; one that the controller has not seen; and one that does not exist."""
 
 
 def registration(number: int) -> BrokerRegistration:

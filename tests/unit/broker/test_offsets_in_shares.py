@@ -18,9 +18,10 @@ from tests.support import brokers
 from tests.support.brokers import RawClient
 
 TOPICS = {"a": 700, "b": 2 * SHARE + 400, "c": 0, "d": 1}
-"""What is asked about: partitions of each. A share begins in the midst of a topic; one has none."""
+"""The topics of the requests, with the number of partitions of each. A share begins in the middle of a topic; one has
+none."""
 EXIST = 2 * SHARE
-"""So many of them are there at the most."""
+"""At most this many of the partitions exist."""
 
 
 @pytest.fixture

@@ -165,7 +165,7 @@ async def test_nothing_acknowledged_is_lost_or_comes_back(folder: Path, seed: in
 
 
 SITES = ("TopicCatalogue._save", "ProducerIds.take", "_write")
-"""Where the broker syncs files of its own; the log's are left out one by one in its own tests."""
+"""The places where the broker syncs its own files; the log's are left out one by one in its own tests."""
 
 LIVES = 6
 

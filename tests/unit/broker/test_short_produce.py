@@ -24,7 +24,7 @@ from tests.support.brokers import log_of, running, topic_of
 
 VERSIONS = [9, 12, 13]
 SHORT, GENERAL = "short", "other"
-"""Beginnings of the names of two topics that are alike but for them: one is written to on each way."""
+"""Prefixes of the names of two topics that are otherwise alike: one is written to on each path."""
 
 SETTINGS = {name.removeprefix("lies-"): settings for name, settings in lies.TOPICS.items()}
 

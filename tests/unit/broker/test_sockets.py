@@ -15,7 +15,7 @@ from muster.broker.net.sockets import READ, Sockets, SocketTransport
 pytestmark = pytest.mark.any_loop
 
 RESET = struct.pack("ii", 1, 0)
-"""SO_LINGER with no time: what is closed is reset."""
+"""SO_LINGER with timeout 0: closing resets the connection."""
 
 
 class Noted(asyncio.BufferedProtocol):

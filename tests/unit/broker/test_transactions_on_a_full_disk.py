@@ -29,7 +29,7 @@ RETRIABLE = {
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.CONCURRENT_TRANSACTIONS,
 }
-"""What Java's producer retries an EndTxn after."""
+"""The errors after which Java's producer retries an EndTxn."""
 
 
 class FillingDisk(Files):

@@ -17,8 +17,8 @@ from tests.support.brokers import in_thread
 pytestmark = pytest.mark.slow(25)
 
 LIMITS_MS = (2_000, 10_000, 50_000)
-"""The first is more than the second after which a request that any broker may answer is given to another broker. On a
-busy machine the broker that is there may need longer."""
+"""The first is longer than the second after which a request that any broker may answer is sent to another broker. On a
+busy machine the running broker may need longer."""
 
 
 @pytest.fixture(params=["frozen", "down"])

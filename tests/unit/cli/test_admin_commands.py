@@ -19,7 +19,7 @@ from muster.model import TopicPartition
 
 NOWHERE = ["--bootstrap", "127.0.0.1:1"]
 MANY_DIGITS = "9" * 5_000
-"""More than Python reads as a number."""
+"""More digits than Python parses as a number."""
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ OPTIONS = {
     for name, _, parser in command_page.commands(whole_parser())
 }
 SPLIT = {name[:1] for name in OPTIONS if len(name) > 1}
-"""Commands that want an action behind them."""
+"""Commands that require an action after them."""
 
 
 def test_the_page_of_commands_is_up_to_date() -> None:

@@ -167,7 +167,7 @@ ORDER = [
     "waits",
     "waits long",
 ]
-"""How brokers are preferred, the best first; those that `EQUAL` names as well as each other."""
+"""How brokers are preferred, the best first; those in `EQUAL` are equally good."""
 
 EQUAL = [("untried", "moved"), ("may retry", "may retry, long since")]
 

@@ -40,7 +40,7 @@ GIVEN: dict[str, Any] = {
     "offsets": {ZERO: 1},
     "group_metadata": GroupMetadata("g"),
 }
-"""What methods need beside the time."""
+"""The arguments that methods need in addition to the timeout."""
 
 
 def timed(cls: type) -> list[str]:

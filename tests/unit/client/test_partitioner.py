@@ -61,7 +61,7 @@ JAVA = [
 ]
 
 JAVA_CHECKSUM = 6699426118829458398
-"""Over the keys key-0 to key-99999, for 1 + n % 97 partitions: sum * 31 + partition, as a Java long."""
+"""For the keys key-0 to key-99999, with 1 + n % 97 partitions: sum * 31 + partition, as a Java long."""
 
 
 @pytest.mark.parametrize(("key", "hashed", "of_8", "of_97"), JAVA)

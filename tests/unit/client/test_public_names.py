@@ -27,7 +27,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((RO
 
 
 MODULES = [(muster, "__version__", ["muster.version"]), (muster.testing, "kafka", ["muster.testing", "muster.version"])]
-"""With what is not imported from elsewhere, and what importing it loads."""
+"""The names that are not imported from elsewhere, and the modules that importing them loads."""
 
 
 @pytest.mark.parametrize(("module", "own", "loaded"), MODULES)

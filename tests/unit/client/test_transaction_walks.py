@@ -59,7 +59,7 @@ ABORTS = [
     E.INVALID_RECORD,
 ]
 UNSPLIT = [code for code in E if code not in (E.MESSAGE_TOO_LARGE, E.RECORD_LIST_TOO_LARGE)]
-"""Any code; those two have a batch split, which sends other batches with the same numbers."""
+"""Any code, except two that make the producer split a batch, which sends other batches with the same numbers."""
 USER: dict[str, Callable[[ProducerTransactions], Any]] = {
     "init": ProducerTransactions.initialize,
     "begin": ProducerTransactions.begin,
@@ -80,7 +80,7 @@ class Producer(TransactionalProducer):
         """The node that was found, by the type of coordinator."""
         self.forget()
         self.ids = (-1, -1)
-        """The producer id and epoch that were given last."""
+        """The last producer id and epoch."""
         self.numbers: dict[tuple[int, int, TopicPartition, int], list[bytes | None]] = {}
         self.next: dict[tuple[int, int, TopicPartition], int] = {}
         super().__post_init__()
@@ -458,7 +458,7 @@ MOVES: list[tuple[Callable[[Walk], None], Callable[[Walk], Any], int]] = [
     (Walk.upgrade, lambda walk: walk.p.metadata.features_epoch < 1 and walk.count > 20, 1),
     (Walk.another_life, lambda walk: walk.end is not None, 20),
 ]
-"""What may happen, when, and how often."""
+"""What can happen, when, and with which weight."""
 
 
 @pytest.mark.soak

@@ -15,7 +15,7 @@ from tests.support.runtime_broker import Broker, code
 from tests.support.written import build_batch
 
 GROUPS = ("g", "h")
-"""Two groups that live on different partitions."""
+"""Two groups in different partitions."""
 
 
 # ------------------------------------------------------------------------------------------- which partition is whose
@@ -314,7 +314,7 @@ def test_groups_of_a_log_that_fails_are_not_listed(broker):
 
 DELETED_BY_KAFKA = [0, 15, 13, 11, 32, 30, 18, 28, 2, 4, 26, 38, 24, 6, 36, 8, 22, 34, 16, 14]
 DELETED_BY_KAFKA += [12, 20, 10, 31, 21, 9, 19, 17, 39, 29, 1, 37, 3, 27, 35, 25, 5, 33, 7, 23]
-"""What Kafka 4.2, with 50 partitions, answers to a DeleteGroups of nope-0 to nope-39."""
+"""Kafka 4.2's answer, with 50 partitions, to a DeleteGroups of nope-0 to nope-39."""
 
 
 def test_groups_are_deleted_and_described_in_kafkas_order(broker):
@@ -327,7 +327,7 @@ def test_groups_are_deleted_and_described_in_kafkas_order(broker):
 
 
 BEFORE_EXPIRY_CHECK = [("g", step, number) for step, number in (("join", 0), ("wait", 2), ("join", 1), ("wait", 1))]
-"""The alarm of a group comes just before the shard's own time to look for what has expired, and its next one behind."""
+"""The group's alarm is due just before the shard's own check for what has expired, and its next one after that."""
 
 
 @given(

@@ -12,7 +12,7 @@ from tests.support.group_log import GroupLog, M
 
 A, B = M("a-1", "t:0-1"), M("b-1", "t:2-3")
 GIVES_UP = A.with_(has="t:0")
-"""a-1, which t:1 is taken from."""
+"""a-1, from which t:1 is taken."""
 
 
 def begun(*members: M, number: int = 1) -> GroupLog:

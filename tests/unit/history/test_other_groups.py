@@ -20,7 +20,7 @@ GROUPS = {
     "streams-java-streams": (GroupKind.STREAMS, "streams", "streams"),
     "queue-java-share": (GroupKind.SHARE, "share", "share"),
 }
-"""Recordings, and what their groups are."""
+"""Recordings, and the kinds of their groups."""
 
 
 def source() -> Source:

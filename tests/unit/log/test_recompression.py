@@ -70,7 +70,7 @@ REBUILT: dict[str, tuple[bool, Any, list[int]]] = {
     "of a time before the epoch": (False, {}, [-2]),
     "with a record of a time before the epoch": (False, {}, [1000, -2, 1001]),
 }
-"""By what a batch is: whether Kafka builds it again in another codec, the producer, and the records' timestamps."""
+"""By kind of batch: whether Kafka rebuilds it with another codec, the producer, and the records' timestamps."""
 
 
 @pytest.mark.parametrize(("built", "producer", "times"), REBUILT.values(), ids=REBUILT)

@@ -28,7 +28,7 @@ ANY = RecordRules(False, -(1 << 63), (1 << 63) - 1)
 alike = st.tuples(
     st.integers(1, 300), st.none() | st.integers(0, 20), st.none() | st.integers(0, 200), st.integers(0, 3000)
 )
-"""Number, bytes of key and value, and milliseconds between two: what makes records that are alike."""
+"""Number, bytes of key and value, and milliseconds between two: the properties that make records alike."""
 
 odd = st.tuples(
     st.integers(-5000, 5000),
@@ -128,7 +128,7 @@ def test_each_time_in_a_run_is_held_against_the_bounds(rules, first):
 
 
 steps = st.lists(st.sampled_from([0, 0, 0, 1, 40, 9000, -1]), min_size=1, max_size=20)
-"""Milliseconds between two records, over and over: runs of one time, and of times of one, two and three bytes."""
+"""Milliseconds between two records, repeated: runs with one time, and with times of one, two and three bytes."""
 
 
 @settings(deadline=None)

@@ -52,7 +52,7 @@ class Producer:
     sequence: int = 0
     first: int | None = None
     late_guard: int | None = None
-    """A guard of an earlier transaction, which must open nothing any more."""
+    """A guard of an earlier transaction, which must no longer open anything."""
 
 
 class TransactionMachine(RuleBasedStateMachine):

@@ -16,7 +16,7 @@ from muster.metrics.exposition import Page, text_page
 from muster.metrics.port import MetricsPort
 
 PATIENCE_S = 120.0
-"""Against hanging only."""
+"""Only in case of a hang."""
 
 LARGE, HUGE = b"x" * 8_000_000, b"x" * 30_000_000
 

@@ -45,9 +45,9 @@ from tests.support.scale import seeds
 
 LIMITS = Limits()
 SHORT = Limits(pattern_ms=20_000)
-"""Others than those that a frozen group is kept with."""
+"""Other limits than those stored with a frozen group."""
 LOOK_MS = 30_000
-"""How far the time of a look is from that up to which all was read."""
+"""The difference between the time of a sample and the time up to which everything was read."""
 TABLES = ("generations", "rebalances", "notes")
 LATER_MS = 10**8
 
@@ -158,7 +158,7 @@ class Stream:
         self.open: list[tuple[str, bytes]] = []
         self.stands: list[GroupStatus] = []
         self.looks = 0
-        """How many buckets have told how things stand, at the last look."""
+        """How many buckets have reported statuses in the last sample."""
 
     def batch(
         self, records: list[Written], first: int, tick_ms: int | None, events: Sequence[tuple[int, Written]] = ()

@@ -69,7 +69,7 @@ SPARKS = re.compile(
     r"py4j.protocol.Py4JJavaError: An error occurred while calling((.|\r\n|\r|\n)*)(java.lang.InterruptedException|"
     r"java.io.InterruptedIOException|java.nio.channels.ClosedByInterruptException)"
 )
-"""How Spark 4 knows a stopped query's batch by its error: StreamExecution.PROXY_ERROR."""
+"""The error by which Spark 4 recognizes a stopped query's batch: StreamExecution.PROXY_ERROR."""
 
 
 def batch_that_fails(text: str) -> str:

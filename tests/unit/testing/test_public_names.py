@@ -25,7 +25,7 @@ BLOCKING_ALONE = {
     "forget",
     "strict",
 }
-"""What AsyncKafka has only as `blocking`."""
+"""Members that AsyncKafka only has under `blocking`."""
 FACES = [
     (kit.Kafka, async_kit.AsyncKafka, BLOCKING_ALONE),
     (kit.Fault, async_kit.AsyncFault, {"body"}),
