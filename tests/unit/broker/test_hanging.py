@@ -45,7 +45,7 @@ class World:
         self.leaders: dict[Node, list[int]] | None = {HERE: [0, 2], THERE: [1, 3]}
         self.epochs = [0, 0, 0, 0]
         self.epoch = 0
-        """Of these entries."""
+        """The epoch of these entries."""
         self.aborted: list[tuple[int, TopicPartition]] = []
         self.asked: list[str] = []
         self.before: dict[int, Callable[[], Any]] = {}

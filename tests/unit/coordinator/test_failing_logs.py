@@ -142,7 +142,7 @@ def test_a_log_that_cannot_be_read_does_not_keep_the_others(broker, caplog):
 
 
 OWN_KEY = b"\0\1\0\1g\0\1t\0\0\0\0"
-"""The producer of the group's own commit: a record after it must not hide it, one before it is not read."""
+"""The key of the group's own commit: a record after it must not hide it, one before it is not read."""
 
 NOT_UNDERSTOOD = {
     "no key": (None, b"v"),
