@@ -87,7 +87,7 @@ def under_way(phase: str) -> tuple[GroupHarness, int]:
         *(f"{name}{when}" for when in ("", ", the first") for name in ("PreparingRebalance", "CompletingRebalance")),
     ],
 )
-def test_what_members_are_told_after_a_failover(phase: str) -> None:
+def test_what_members_learn_after_a_failover(phase: str) -> None:
     group, generation = under_way(phase)
     group.restart()
     heartbeat = group.heartbeat("a", generation)

@@ -55,7 +55,7 @@ def test_a_file_is_small_and_whole(name):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_truth_is_told_in_order_and_in_known_words(name):
+def test_the_truth_is_reported_in_order_and_in_known_words(name):
     kept = load(name)
     for told in kept["truth"]:
         assert {told["cause"], *told.get("also", ())} <= CAUSES

@@ -26,7 +26,7 @@ def settings(played: Play) -> dict[str, str]:
     return {name: value for name, value in UNHURRIED.items() if name not in by_the_broker}
 
 
-def test_members_that_come_and_go_are_told_of(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
+def test_members_that_join_and_leave_are_reported(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
     """Members of both protocols, at the same time."""
     with Operator(kafka_broker.bootstrap) as operator:
         where = Running(

@@ -37,7 +37,7 @@ def test_the_brokers_log_bears_the_acts_out(path):
 
 
 @pytest.mark.parametrize("path", FILES, ids=NAMES)
-def test_acts_are_told_in_order(path):
+def test_acts_are_reported_in_order(path):
     kept = score.load(path)
     told = [(window.begin_ms, window.until_ms) for window in windows(kept)]
     assert told == sorted(told)

@@ -98,7 +98,7 @@ def test_a_deploy_is_a_rolling_restart_and_crashes_are_none():
     assert [found for window in windows(kept) for found in patterns_of(window, kept) if found] == []
 
 
-def test_what_happens_to_a_member_besides_its_deploy_is_no_part_of_it():
+def test_what_happens_to_a_member_besides_its_deploy_is_not_part_of_it():
     turns = [does(do, label, topics=["t"], of=DEPLOY) for label in ("m1", "m2") for do in ("leave", "back")]
     kept = story(START, does("freeze", "m1"), does("thaw", "m1"), *turns, does("kill", "m2"))
     freeze, thaw, *_, kill = windows(kept)[1:]
@@ -129,7 +129,7 @@ def test_findings_follow_from_what_was_done():
     assert expectation(kept, []).must == [{"shared_group_id"}]
 
 
-def test_a_rebalance_is_held_up_for_as_long_as_the_coordinator_waited():
+def test_a_rebalance_is_delayed_for_as_long_as_the_coordinator_waited():
     kept = story(START, does("join", "m3", topics=["t"], held_by="m1"))
     began = {"at_ms": 10_500, "group": "g", "text": "Preparing to rebalance group g"}
     for at_ms, must in ((10_900, []), (22_000, [{"held_up"}])):

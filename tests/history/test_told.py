@@ -109,7 +109,7 @@ def recorded(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", STORIES)
-def test_what_was_done_is_told_and_nothing_else(name: str) -> None:
+def test_what_was_done_is_reported_and_nothing_else(name: str) -> None:
     found = {each.rule: each for each in told(recorded(name)) if each.rule not in ADVICE}
     assert found.keys() == STORIES[name].keys(), recorded(name)["did"]
     for rule, facts in STORIES[name].items():

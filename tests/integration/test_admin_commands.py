@@ -214,7 +214,7 @@ def test_reading_alone_commits_to_no_group(cluster, muster, tmp_path):
 
 
 @pytest.mark.parametrize("words", ["groups describe", "lag --group"])
-def test_an_output_that_is_closed_is_passed_over(shared_muster, words: str):
+def test_an_output_that_is_closed_is_skipped(shared_muster, words: str):
     """As a shell's `>&-` leaves it: the caller may only want the exit code."""
     with Admin(bootstrap_servers=shared_muster.bootstrap) as admin:
         group = f"closed-{uuid.uuid4()}"

@@ -85,7 +85,7 @@ def test_what_goes_in_comes_out(cluster):
     assert muster(*alone, "--partition", "0", "--timeout-ms", "300", **at) == ""
 
 
-def test_a_group_goes_on_where_it_was(cluster):
+def test_a_group_continues_where_it_was(cluster):
     topic = cluster.topic(1)
     at = {"bootstrap": cluster.bootstrap}
     muster("produce", topic, stdin="1\n2\n3\n", **at)
@@ -175,11 +175,11 @@ def test_lists_of_groups_look_as_in_kafkas_own_tool(cluster):
         (("topics", "list", "-o", "request.timeout=1"), "did you mean request_timeout_ms"),
     ],
 )
-def test_mistakes_are_told_in_a_sentence(shared_muster, arguments, sentence):
+def test_mistakes_are_reported_in_a_sentence(shared_muster, arguments, sentence):
     assert sentence in muster(*arguments, bootstrap=shared_muster.bootstrap, code=1)
 
 
-def test_an_unreachable_broker_is_told_with_its_address():
+def test_an_unreachable_broker_is_reported_with_its_address():
     (port,) = free_ports(1)
     at = {"bootstrap": f"127.0.0.1:{port}"}
     with ThreadPoolExecutor() as at_once:  # each takes all the time that it has
@@ -195,7 +195,7 @@ def test_an_unreachable_broker_is_told_with_its_address():
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux that is always full")
-def test_a_full_disk_behind_standard_output_is_told_in_a_sentence(shared_muster):
+def test_a_full_disk_behind_standard_output_is_reported_in_a_sentence(shared_muster):
     with Path("/dev/full").open("w") as full:
         arguments = command("topics", "list", "--json", bootstrap=shared_muster.bootstrap)
         done = subprocess.run(arguments, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300, check=False)

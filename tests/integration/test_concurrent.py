@@ -439,7 +439,7 @@ def test_a_kill_repeats_only_what_the_last_commit_could_not_say(cluster, mode, t
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_and_sigterm_end_it_in_good_order(muster, how, tmp_path):
+def test_ctrl_c_and_sigterm_end_it_properly(muster, how, tmp_path):
     topic, book = muster.topic(PARTITIONS), tmp_path / "book"
     produce(muster, topic, some_keys(2_000))
     with app(muster, topic, "threads", book) as process:
@@ -496,7 +496,7 @@ def test_processes_end_with_the_one_that_started_them(muster, tmp_path):
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_to_all_processes_ends_it_in_good_order_also_while_they_start(muster, how, tmp_path):
+def test_a_signal_to_all_processes_ends_it_properly_also_while_they_start(muster, how, tmp_path):
     """A terminal sends Ctrl-C to all processes, and a service manager SIGTERM."""
     topic, book = muster.topic(PARTITIONS), tmp_path / "book"
     produce(muster, topic, some_keys(2_000))

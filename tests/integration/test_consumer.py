@@ -48,7 +48,7 @@ def partitions(topic, *which):
 # --- alone -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_group_reads_everything_and_goes_on_where_it_was(cluster, face):
+def test_a_group_reads_everything_and_continues_where_it_was(cluster, face):
     topic = cluster.written(100)
     with cluster.consumer(face, enable_auto_commit=False) as consumer:
         consumer.subscribe([topic])
@@ -411,7 +411,7 @@ def test_an_enforced_rebalance_is_a_new_generation(cluster, face):
         until(lambda: consumer.group_metadata().generation_id > before, lambda: consumer.poll(50))
 
 
-def test_a_topic_made_anew_is_read_from_its_beginning(cluster, face):
+def test_a_topic_made_again_is_read_from_its_beginning(cluster, face):
     """KIP-516: the old position is within the new topic, and would skip earlier records."""
     topic = cluster.written(20, partitions=1)
     settings = {"group_id": None, "enable_auto_commit": False, "allow_auto_create_topics": False}

@@ -66,7 +66,7 @@ async def test_it_keeps_nobody_waiting(broker: Broker) -> None:
     assert search.answer.topics[0].partitions[0].offset == -1
 
 
-async def test_what_comes_behind_it_does_not_overtake_it(broker: Broker) -> None:
+async def test_what_comes_after_it_does_not_overtake_it(broker: Broker) -> None:
     def tell() -> None:
         with RawClient(broker.bootstrap) as client:
             for records in (many(), batch(record()), many(), batch(record())):
@@ -77,7 +77,7 @@ async def test_what_comes_behind_it_does_not_overtake_it(broker: Broker) -> None
     await brokers.in_thread(tell)
 
 
-async def test_what_is_wrong_with_it_is_told(broker: Broker) -> None:
+async def test_what_is_wrong_with_it_is_reported(broker: Broker) -> None:
     def tell() -> None:
         with RawClient(broker.bootstrap) as client:
             answer = client.ask(produce(many(key=None)), 9)

@@ -242,7 +242,7 @@ class Maker(UntilKilled):
 @pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-def test_kill_9_amid_compaction_deletion_and_the_catalogue(tmp_path: Path) -> None:
+def test_kill_9_during_compaction_deletion_and_the_catalogue(tmp_path: Path) -> None:
     settings = {
         "log.segment.bytes": 1 << 20,
         "log.retention.check.interval.ms": 20,

@@ -227,7 +227,7 @@ def test_following_ends_by_ctrl_c(tmp_path: Path) -> None:
         (("--timeout-ms", "300"), "(tried to connect to 127.0.0.1:9; choose another cluster with --bootstrap)"),
     ],
 )
-def test_what_cannot_be_done_is_told_in_a_sentence(words: tuple[str, ...], sentence: str) -> None:
+def test_what_cannot_be_done_is_reported_in_a_sentence(words: tuple[str, ...], sentence: str) -> None:
     done = lag("127.0.0.1:9", *words)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == sentence

@@ -95,7 +95,7 @@ def test_transactions_whose_clients_leave_at_once_are_finished(broker: BrokerPro
 
 
 @pytest.mark.slow
-def test_an_end_that_is_repeated_and_records_that_come_amid_it(broker: BrokerProcess) -> None:
+def test_an_end_that_is_repeated_and_records_that_come_during_it(broker: BrokerProcess) -> None:
     """Each partition has one marker. A record that comes before it belongs to the transaction, as in Kafka; none comes
     after it without a transaction."""
     with RawClient(broker.bootstrap) as client, RawClient(broker.bootstrap) as again:
@@ -132,7 +132,7 @@ def test_markers_from_outside_for_more_partitions_than_there_are(broker: BrokerP
 
 
 @pytest.mark.slow
-def test_a_broker_that_is_killed_amid_markers_writes_the_others(broker: BrokerProcess) -> None:
+def test_a_broker_that_is_killed_between_markers_writes_the_others(broker: BrokerProcess) -> None:
     expected = [0] * PARTITIONS
     for number in range(10):
         client = RawClient(broker.bootstrap)
@@ -163,7 +163,7 @@ def test_a_broker_that_is_killed_amid_markers_writes_the_others(broker: BrokerPr
 @pytest.mark.slow
 @pytest.mark.parametrize("whole", range(0, 12, 3))
 @pytest.mark.parametrize("part", [0, 1, MARKER_BYTES - 1])
-async def test_a_disk_that_is_full_amid_markers(
+async def test_a_disk_that_is_full_between_markers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: int, part: int
 ) -> None:
     """Once there is space, each partition gets its marker, and no reader has found half of one."""

@@ -82,7 +82,9 @@ def test_a_broker_that_works_is_seen_working(tmp_path: Path) -> None:
         (("--metrics-host", "::1"), "muster: --metrics-host needs --metrics-port"),
     ],
 )
-def test_what_cannot_be_served_is_told_in_a_sentence(tmp_path: Path, options: tuple[str, ...], sentence: str) -> None:
+def test_what_cannot_be_served_is_reported_in_a_sentence(
+    tmp_path: Path, options: tuple[str, ...], sentence: str
+) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = str(taken.getsockname()[1])
         words = [word.replace("TAKEN", port) for word in options]

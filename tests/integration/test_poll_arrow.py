@@ -31,7 +31,7 @@ def places(table):
     return list(zip(table.column("partition").to_pylist(), table.column("offset").to_pylist(), strict=True))
 
 
-def test_a_group_reads_tables_and_commits_behind_them(cluster, face):
+def test_a_group_reads_tables_and_commits_after_them(cluster, face):
     topic = cluster.written(1_000)
     with cluster.consumer(face, enable_auto_commit=False) as consumer:
         consumer.subscribe([topic])

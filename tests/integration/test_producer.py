@@ -142,7 +142,7 @@ def test_a_deleted_topic_is_not_brought_back_by_records_for_another(bootstrap):
         until(lambda: gone in {found.name for found in admin.list_topics()}, rest)
 
 
-def test_an_invalid_topic_is_told(bootstrap):
+def test_an_invalid_topic_is_reported(bootstrap):
     with Producer(bootstrap_servers=bootstrap) as producer, pytest.raises(KafkaError, match="INVALID_TOPIC_EXCEPTION"):
         producer.send_and_wait("no such/name", b"")
 
@@ -197,7 +197,7 @@ def test_records_without_keys_spread_over_the_partitions(bootstrap):
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
-def test_leaving_with_means_that_all_is_written_and_told(bootstrap, idempotent):
+def test_leaving_with_means_that_all_is_written_and_reported(bootstrap, idempotent):
     """The loop in the README. The first records of a producer wait for their topic, and for a producer id."""
     name = new_topic(bootstrap, 8)
     told: list[RecordMetadata | MusterError | None] = []
@@ -217,7 +217,7 @@ def test_without_acks_closing_loses_nothing_of_what_is_still_to_be_written(boots
     assert sum(map(len, read_confluent(bootstrap, name, 2, 400))) == 400
 
 
-def test_flush_means_that_all_before_it_is_told(bootstrap):
+def test_flush_means_that_all_before_it_is_reported(bootstrap):
     name = new_topic(bootstrap, 8)
     with Producer(bootstrap_servers=bootstrap, linger_ms=100) as producer:
         for _ in range(20):

@@ -127,7 +127,7 @@ def test_a_script_that_ends_without_a_broker_says_so(tmp_path):
     assert "Traceback" not in said
 
 
-def test_leaving_with_raises_what_nobody_was_told_of(tmp_path):
+def test_leaving_with_raises_what_was_not_reported(tmp_path):
     text = """
         try:
             with Producer(bootstrap_servers=BOOTSTRAP, max_block_ms=100) as producer:
@@ -148,7 +148,7 @@ def test_leaving_with_raises_what_nobody_was_told_of(tmp_path):
     assert printed[1:] == ["told"]
 
 
-def test_an_error_that_leaves_with_is_kept_and_not_held_up_for_long(tmp_path):
+def test_an_error_that_leaves_with_is_kept_and_not_delayed_for_long(tmp_path):
     text = """
         from muster.client.producer import producer_engine
         producer_engine._FAILED_MS = 200

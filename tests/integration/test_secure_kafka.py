@@ -226,7 +226,9 @@ def test_each_refusal_has_its_own_sentence_and_ends_the_call(
         ("SASL", "SASL_SSL", r"does the port use TLS \(security_protocol\)\?"),
     ],
 )
-def test_another_protocol_than_the_ports_is_told(secure: SecureKafka, listener: str, protocol: str, said: str) -> None:
+def test_another_protocol_than_the_ports_is_reported(
+    secure: SecureKafka, listener: str, protocol: str, said: str
+) -> None:
     settings = sasl("PLAIN") | trusting(secure) | {"security.protocol": protocol}
 
     def describe(limit_ms: int) -> str:

@@ -54,7 +54,7 @@ def test_a_topic_that_is_created_again_is_another(muster_process: BrokerProcess)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_it_in_good_order(muster_process: BrokerProcess, number: signal.Signals) -> None:
+def test_a_signal_stops_it_properly(muster_process: BrokerProcess, number: signal.Signals) -> None:
     with RawClient(muster_process.bootstrap) as client:
         create(client, m.CreatableTopic("t", 1, 1))
         fetch = [m.FetchTopic("t", partitions=[m.FetchPartition(0, partition_max_bytes=1)])]

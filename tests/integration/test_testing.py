@@ -135,7 +135,7 @@ def test_it_ends_with_the_process_that_started_it() -> None:
     wait_until_gone(int(done.stdout))
 
 
-def test_brokers_that_are_entered_again_begin_anew() -> None:
+def test_brokers_that_are_registered_again_start_over() -> None:
     kafka = muster.testing.kafka(in_process=True)
 
     def fails() -> None:

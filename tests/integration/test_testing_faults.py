@@ -257,7 +257,7 @@ def test_members_are_expired_fenced_and_sent_back_to_join(kafka: Kafka) -> None:
         assert before["two"]
 
 
-def test_a_fenced_member_hears_of_it(kafka: Kafka) -> None:
+def test_a_fenced_member_learns_of_it(kafka: Kafka) -> None:
     topic = kafka.topic()
     name = f"fenced-{topic}"
     settings = {"bootstrap_servers": kafka.bootstrap, "group_id": name, "group_instance_id": "one"}

@@ -317,7 +317,7 @@ def test_a_fault_strikes_again_and_once(tmp_path: Path, api: str, fault: dict[st
         assert api in said[0]
 
 
-def test_what_a_consumer_does_not_do_any_more_is_a_difference(twice: tuple[Path, list[Place]]) -> None:
+def test_what_a_consumer_no_longer_does_is_a_difference(twice: tuple[Path, list[Place]]) -> None:
     path, _ = twice
     with muster.testing.kafka(in_process=True) as kafka:
         with kafka.replay(path, pace=0, patience_s=0.2) as replay:

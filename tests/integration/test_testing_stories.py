@@ -27,7 +27,7 @@ heartbeat of a group that does not exist is answered with UNKNOWN_MEMBER_ID by t
 | the first Metadata has errors in its partitions | `test_a_topic_without_leaders_at_first_is_written_to` |
 | offsets are not stable at first | `test_offsets_that_are_unstable_are_asked_for_again` |
 | a commit says that the membership is over: the member rejoins | `test_a_member_whose_commit_is_refused_rejoins` |
-| the same, where it is over | `test_a_member_that_was_removed_hears_so_when_it_commits` |
+| the same, where it is over | `test_a_member_that_was_removed_learns_it_when_it_commits` |
 | an idempotent producer is fenced | `test_a_fenced_producer_writes_on`, `test_librdkafka_is_fenced` |
 | leaders move, in a cluster | `test_leaders_move_in_a_cluster` |
 """
@@ -296,7 +296,7 @@ def test_a_member_whose_commit_is_refused_rejoins(kafka: Kafka, error: str) -> N
         kafka.until_lag_zero(f"of-{topic}", topic)
 
 
-def test_a_member_that_was_removed_hears_so_when_it_commits(kafka: Kafka) -> None:
+def test_a_member_that_was_removed_learns_it_when_it_commits(kafka: Kafka) -> None:
     topic = kafka.topic(records=[b"a"])
     with consumer_of(kafka, topic) as consumer:
         next(consumer)

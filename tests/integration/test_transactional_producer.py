@@ -238,7 +238,7 @@ def states(admin: Admin, name: str) -> list[ProducerState]:
     return [state for found in described.values() for state in found]
 
 
-def test_a_call_that_times_out_goes_on_and_can_be_repeated(bootstrap: str) -> None:
+def test_a_call_that_times_out_continues_and_can_be_repeated(bootstrap: str) -> None:
     name = new_topic(bootstrap)
     with Producer(bootstrap_servers=bootstrap, transactional_id=named("id"), linger_ms=1_000) as producer:
         with contextlib.suppress(KafkaTimeoutError):

@@ -83,7 +83,7 @@ def test_a_leader_that_gives_a_partition_to_two(monkeypatch):
     assert_caught(r"generation \d+ gives")
 
 
-def test_a_client_that_keeps_what_it_was_told_to_give_up(monkeypatch):
+def test_a_client_that_keeps_what_it_should_give_up(monkeypatch):
     """It tells its listener that the partitions are revoked, joins, and continues reading."""
     monkeypatch.setattr(Reader, "give_up", lambda program, partitions, in_good_order: None)
     assert_caught(r"listener knows|has not let go|own t\d")
@@ -242,7 +242,7 @@ def test_a_member_that_expires_while_its_request_waits_for_other_members(came):
 
 
 @pytest.mark.parametrize("first", [217, 319, 410])
-def test_a_reader_that_goes_on_anywhere_but_where_the_log_begins_or_has_begun(first):
+def test_a_reader_that_continues_anywhere_but_where_the_log_begins_or_has_begun(first):
     partition = TopicPartition("t", 0)
     offsets = Offsets(Ownership(5), Records(lambda _partition, offset: offset, lambda _: [0, 319, 410]), latest=False)
     member: Any = SimpleNamespace(name="m", identity="m", member_id="m", generation_id=1)
@@ -256,7 +256,7 @@ def test_a_reader_that_goes_on_anywhere_but_where_the_log_begins_or_has_begun(fi
             offsets.handed_out(member, partition, first, 500)
 
 
-def test_a_group_that_goes_on_at_an_offset_which_a_coordinator_finds_that_nobody_has_acknowledged():
+def test_a_group_that_continues_at_an_offset_which_a_coordinator_finds_that_nobody_has_acknowledged():
     """With `latest` a member may commit where it begins, although nobody has handled the records before."""
     partition = TopicPartition("t", 0)
     for latest in (True, False):

@@ -38,7 +38,7 @@ def assert_caught(pattern: str, **like: Any) -> None:
 
 
 @pytest.mark.slow
-def test_an_offset_is_told_before_it_is_durable(monkeypatch):
+def test_an_offset_is_returned_before_it_is_durable(monkeypatch):
     real = ServedShard.answer
 
     def hasty(served: ServedShard[Any], replies: Any) -> None:
@@ -56,7 +56,7 @@ def test_commits_are_acknowledged_that_could_not_be_written(monkeypatch):
     assert_caught("was acknowledged for|which is not durable|is none any more acknowledged|is not durable")
 
 
-def test_a_fenced_member_that_commits_is_told_that_it_is_unknown(monkeypatch):
+def test_a_fenced_member_that_commits_gets_unknown_member_id(monkeypatch):
     real = classic.check_generation
     monkeypatch.setattr(classic_group, "check_generation", lambda group, who, _, at: real(group, who, None, at))
     assert_caught("was fenced, but|was told that it is fenced", static=True, fetch=True, commits=("async",), members=3)

@@ -35,7 +35,7 @@ def assert_caught(pattern: str) -> None:
         lead_many_lives()
 
 
-def test_a_producer_that_numbers_a_batch_anew_when_it_sends_it_again_is_caught(monkeypatch):
+def test_a_producer_that_renumbers_a_batch_when_it_sends_it_again_is_caught(monkeypatch):
     real = Sequences.assign
 
     def forgetful(sequences: Sequences, batch):

@@ -113,7 +113,7 @@ def test_whatever_comes_the_group_settles_and_no_commit_goes_back(
 
 
 @both
-def test_a_failover_is_no_rebalance(coordinator: Callable[[Disk], MakeLead]) -> None:
+def test_a_failover_is_not_a_rebalance(coordinator: Callable[[Disk], MakeLead]) -> None:
     disk = Disk(PARTITIONS)
     world = World(3, coordinator(disk), 3)
     begin(world)

@@ -108,7 +108,7 @@ def formed(world: SlotWorld, members: list[Joiner]) -> bool:
 
 
 @pytest.mark.parametrize("seed", [*seeds(20), *fresh_seeds(4)])
-def test_a_coordinator_that_comes_back_begins_no_rebalance_anew(seed: int) -> None:
+def test_a_coordinator_that_comes_back_restarts_no_rebalance(seed: int) -> None:
     world = SlotWorld(seed, servers=3)
     world.start(1, 2, 3)
     world.settle()

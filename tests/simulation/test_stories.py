@@ -45,7 +45,7 @@ def load(members: list[SimMember]) -> list[int]:
     return [len(member.held) for member in members]
 
 
-def test_a_coordinator_dies_and_another_goes_on_with_the_same_generation():
+def test_a_coordinator_dies_and_another_continues_with_the_same_generation():
     """The group does not notice: no rebalance, no partition moves, nothing that was committed is handled again."""
     where = cluster(6, nodes=3)
     members = group(where, 3)
@@ -202,7 +202,7 @@ def test_new_partitions_are_shared_out_when_metadata_is_fetched_again():
     where.settle()
 
 
-def test_a_group_larger_than_it_may_be_turns_one_away_and_goes_on():
+def test_a_group_larger_than_it_may_be_turns_one_away_and_continues():
     where = cluster(4, group_config=GroupConfig(group_max_size=2))
     members = group(where, 2)
     third = where.add_member("third", **COOPERATIVE)

@@ -119,7 +119,7 @@ def test_a_commit_that_does_not_wait_for_its_records(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_commit_that_passes_over_a_record_that_was_lost(monkeypatch):
+def test_a_commit_that_skips_a_record_that_was_lost(monkeypatch):
     original = ProducerTransactions.fail
 
     def careless(current: ProducerTransactions, error: MusterError, *, raises_epoch: bool = False) -> None:
@@ -185,7 +185,7 @@ def test_offsets_that_a_commit_does_not_wait_for(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_batch_that_is_numbered_anew_when_it_is_sent_again(monkeypatch):
+def test_a_batch_that_is_renumbered_when_it_is_sent_again(monkeypatch):
     original = TransactionSequences.assign
 
     def anew(book: TransactionSequences, batch: ProducerBatch) -> None:

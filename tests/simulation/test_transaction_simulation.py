@@ -112,7 +112,7 @@ def test_a_reader_of_committed_records_is_given_open_ones(monkeypatch):
 
 
 @pytest.mark.slow
-def test_an_aborted_transaction_that_a_look_up_passes_over(monkeypatch):
+def test_an_aborted_transaction_that_a_look_up_skips(monkeypatch):
     real = AbortedIndex.collect
 
     def careless(index: AbortedIndex, start: int, end: int, found: list[Any]) -> bool:
@@ -232,7 +232,7 @@ def test_a_last_stable_offset_that_does_not_wait_for_the_marker_to_be_durable(mo
 
 
 @pytest.mark.slow
-def test_an_offset_that_is_told_while_a_transaction_may_still_change_it(monkeypatch):
+def test_an_offset_that_is_returned_while_a_transaction_may_still_change_it(monkeypatch):
     real = GroupShard.fetch_offsets
 
     def rash(shard: GroupShard, request: Any, version: int, require_stable: bool = False) -> Any:

@@ -27,7 +27,7 @@ from tests.support.lives import chunks, live, name
 
 @pytest.mark.soak
 @pytest.mark.parametrize("chunk", chunks(fixed=60, fresh=20, per_test=20), ids=name)
-def test_whatever_happens_each_partition_comes_to_one_owner_and_no_record_is_passed_over(chunk: range) -> None:
+def test_whatever_happens_each_partition_comes_to_one_owner_and_no_record_is_skipped(chunk: range) -> None:
     live(simulate_watchers, chunk, __file__, "whatever")
 
 

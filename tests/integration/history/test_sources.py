@@ -255,7 +255,7 @@ def test_a_folder_of_muster_says_what_the_broker_does(muster_process):
     assert in_use.committed[group] == running.committed[group]
 
 
-def test_lag_is_told_of_what_can_be_reached(cluster):
+def test_lag_is_reported_for_what_can_be_reached(cluster):
     topic, group = cluster.topic(2), fresh("lag")
     cluster.produce(topic, 10, partitions=2)
     remarks = ReaderWarnings()
@@ -272,7 +272,7 @@ def test_lag_is_told_of_what_can_be_reached(cluster):
     assert [f"gone-{topic}" in said for said in remarks.sentences()] == [True]
 
 
-def test_where_logs_ended_is_told_by_time(cluster):
+def test_where_logs_ended_is_reported_by_time(cluster):
     topic = cluster.topic(2)
     cluster.produce(topic, 10, partitions=2)  # at 1, 2, … 10 seconds
     asked = EndLookups([(topic, 0), ("gone-" + topic, 0), (topic, 1)], [1, 4_500, 10_001], 0)

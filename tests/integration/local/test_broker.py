@@ -27,7 +27,7 @@ def test_a_broker_serves_and_has_its_records_after_a_kill(tmp_path: Path):
     assert broker.ending == "exit code 0"
 
 
-def test_a_broker_whose_port_another_server_has_is_told_apart_from_it(tmp_path: Path):
+def test_a_broker_whose_port_another_server_has_is_distinguished_from_it(tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as server:
         broker = LocalBroker(tmp_path / "broker", server.getsockname()[1])
         words = re.escape(f"muster: cannot listen on 127.0.0.1:{broker.port}")

@@ -187,7 +187,7 @@ def test_it_ends_when_zookeeper_has(tmp_path: Path):
         assert cluster.said[-2:] == ["no ZooKeeper server is left: stopping", "stopped"]
 
 
-def test_one_that_does_not_start_ends_all_in_good_order_with_its_words(tmp_path: Path):
+def test_one_that_does_not_start_ends_all_properly_with_its_words(tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     arguments = ("--brokers", "2", "--data-dir", str(tmp_path / "data"), "-o", f"draft.listener={address}")
@@ -213,7 +213,7 @@ def test_a_signal_while_it_starts_ends_all(tmp_path: Path, how: signal.Signals):
     assert pid_in(tmp_path / "data" / "zookeeper-1") is None
 
 
-def test_a_port_that_is_taken_is_told_in_one_sentence(tmp_path: Path):
+def test_a_port_that_is_taken_is_reported_in_one_sentence(tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with up(tmp_path, "--port-base", str(port), until="muster: ") as cluster:
@@ -223,7 +223,7 @@ def test_a_port_that_is_taken_is_told_in_one_sentence(tmp_path: Path):
     assert list(tmp_path.iterdir()) == [tmp_path / "home"], "the folder of the data is removed"
 
 
-def test_without_java_it_is_told_in_one_sentence(
+def test_without_java_it_is_reported_in_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.delenv("JAVA_HOME", raising=False)

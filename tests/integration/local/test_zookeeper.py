@@ -40,7 +40,7 @@ def written_and_read(to: str, at: str) -> bytes:
         return bytes(reader.get(path)[0])
 
 
-def test_an_ensemble_serves_and_goes_on_without_its_leader(ensemble: Ensemble):
+def test_an_ensemble_serves_and_continues_without_its_leader(ensemble: Ensemble):
     with ensemble:
         assert sorted(server.mode for server in ensemble.servers) == ["follower", "follower", "leader"]
         one, other = ensemble.followers
@@ -97,7 +97,7 @@ def test_a_delay_keeps_the_order_and_loses_nothing(ensemble: Ensemble):
             assert seen == sorted(seen)
 
 
-def test_another_server_on_its_port_is_not_taken_for_it(tmp_path: Path):
+def test_another_server_on_its_port_is_not_mistaken_for_it(tmp_path: Path):
     with ZooKeeperServer(tmp_path / "one") as one:
         two = ZooKeeperServer(tmp_path / "two", one.port)
         with pytest.raises(ServerFailedError, match=r"ZooKeeper ended with exit code \d+; its last output"):

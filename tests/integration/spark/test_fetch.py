@@ -49,7 +49,7 @@ def in_batches(cluster, topic, count):
         cluster.produce(topic, 500, partitions=1, start=start)
 
 
-def test_a_range_is_read_whole_and_no_more_in_small_fetches(cluster):
+def test_exactly_a_range_is_read_in_small_fetches(cluster):
     topic = cluster.topic(1)
     in_batches(cluster, topic, 5000)
     found = reader(cluster.bootstrap, topic, 100, 4900, max_bytes=2000)
@@ -60,7 +60,7 @@ def test_a_range_is_read_whole_and_no_more_in_small_fetches(cluster):
     assert connect(config(cluster.bootstrap))._free
 
 
-def test_a_task_reads_one_range_behind_the_other(cluster):
+def test_a_task_reads_one_range_after_the_other(cluster):
     topic = cluster.topic(2)
     for start in range(0, 5000, 500):
         cluster.produce(topic, 500, partitions=2, start=start)
@@ -123,7 +123,7 @@ def test_the_wait_for_a_broker_ends(monkeypatch):
     disconnect()
 
 
-def test_records_that_are_gone_fail_the_task_or_are_passed_over(kafka_broker):
+def test_records_that_are_gone_fail_the_task_or_are_skipped(kafka_broker):
     cluster = Cluster(kafka_broker.bootstrap)
     topic = cluster.written(100, partitions=1)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
@@ -145,7 +145,7 @@ def test_a_log_that_ends_before_the_range_fails_the_task(cluster):
     assert offsets(found.batches()) == [5, 6, 7, 8, 9]
 
 
-def test_read_committed_passes_over_what_was_aborted(kafka_broker):
+def test_read_committed_skips_what_was_aborted(kafka_broker):
     cluster = Cluster(kafka_broker.bootstrap)
     topic = cluster.topic(1)
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": topic})

@@ -170,7 +170,7 @@ def test_time_does_not_pass_where_a_transaction_is_open(transactional_kafka):
         until(lambda: set(ticked(rows_of(reader, end, last[-1])).values()) == {CLOCK_MS + TICK_DEFAULT_MS}, look)
 
 
-def test_a_restart_runs_the_same_batch_again_and_goes_on_behind_it(readers):
+def test_a_restart_runs_the_same_batch_again_and_continues_after_it(readers):
     first = readers()
     start = first.initialOffset()
     end = first.latestOffset(start, ReadMaxRows(60))
@@ -234,7 +234,7 @@ def heard(rows):
     return sorted(found)
 
 
-def test_what_brokers_told_is_read_once_and_to_its_end_whatever_a_batch_may_have(broker, readers):
+def test_the_brokers_events_are_read_once_and_to_their_end_whatever_a_batch_may_have(broker, readers):
     names = SCENARIOS[2:]
     told = history_topic.told(names, 2)
     first = readers()

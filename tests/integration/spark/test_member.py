@@ -55,7 +55,7 @@ def others(cluster):
         other.leave()
 
 
-def test_a_query_reads_everything_once_and_goes_on_after_a_restart(cluster, queries):
+def test_a_query_reads_everything_once_and_continues_after_a_restart(cluster, queries):
     topic = cluster.written(300, partitions=3)
     query = queries(topic, maxOffsetsPerTrigger=70)
     query.member.prepare_available_now()
@@ -71,7 +71,7 @@ def test_a_query_reads_everything_once_and_goes_on_after_a_restart(cluster, quer
     assert audit(grid(330, 3), again.sink()) == (set(), {})
 
 
-def test_another_member_joins_and_leaves_in_good_order(cluster, queries, others):
+def test_another_member_joins_and_leaves_properly(cluster, queries, others):
     topic = cluster.topic(4)
     query = queries(topic, maxOffsetsPerTrigger=50)
     cluster.produce(topic, 400)

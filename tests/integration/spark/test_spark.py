@@ -244,7 +244,7 @@ def test_a_running_query_tells_the_lag_that_muster_lag_tells_and_its_numbers(spa
     served.stop()
 
 
-def test_a_topic_created_again_ends_the_query_or_is_told_and_read_whole(streams, kafka_broker):
+def test_a_topic_created_again_ends_the_query_or_is_reported_and_read_whole(streams, kafka_broker):
     cluster = Cluster(kafka_broker.bootstrap)
     topic = cluster.written(100, partitions=1)
     source = options(cluster, topic)

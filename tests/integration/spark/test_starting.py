@@ -94,7 +94,7 @@ def test_a_stream_begins_where_json_says_and_tells_of_the_rest(cluster, queries,
         until(lambda: wrong.sink(), wrong.run)
 
 
-def test_a_batch_waits_for_enough_records_and_not_for_ever(cluster, queries, topic):
+def test_a_batch_waits_for_enough_records_and_not_forever(cluster, queries, topic):
     query = queries(topic, minOffsetsPerTrigger=5, maxTriggerDelay="1h")
     until(lambda: len(query.sink()) == 20, query.run)
     cluster.produce(topic, 4, partitions=2, start=20)

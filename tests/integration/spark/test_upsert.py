@@ -298,7 +298,7 @@ def test_statements(keys, statement):
     assert insert("s.t", ["a", 'b"c'], keys, "?") == statement
 
 
-def test_a_percent_sign_stands_for_itself_where_values_are_marked_by_one():
+def test_a_percent_sign_is_literal_where_values_are_marked_by_one():
     assert insert("t", ["a%"], ["a%"], "%s") == 'INSERT INTO "t" ("a%%") VALUES (%s) ON CONFLICT ("a%%") DO NOTHING'
     assert insert("t", ["a%"], (), "?") == 'INSERT INTO "t" ("a%") VALUES (?)'
 

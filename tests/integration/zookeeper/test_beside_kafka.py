@@ -158,7 +158,7 @@ async def created(world: World) -> set[int]:
             await asyncio.sleep(0.05)
 
 
-async def test_members_are_assigned_beside_kafka_and_read_from_it(world: World) -> None:
+async def test_members_are_assigned_alongside_kafka_and_read_from_it(world: World) -> None:
     lost = await created(world)
     assert len(lost) == 2, "Kafka spreads partitions over its brokers"
     await produce(world, range(20), 4)

@@ -122,7 +122,7 @@ def test_a_crash_and_a_freeze_are_named_live_and_from_the_folders(
     assert causes(filed)[-1] is Cause.LEFT
 
 
-def test_the_job_writes_what_brokers_told_and_each_row_once(spark: Any, cluster: Cluster, tmp_path: Path) -> None:
+def test_the_job_writes_the_brokers_events_and_each_row_once(spark: Any, cluster: Cluster, tmp_path: Path) -> None:
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         admin.create_topics([NewTopic(TOPIC, 1)])
 

@@ -129,7 +129,7 @@ async def commit_all(cluster: Cluster, *members: AsyncServerAssignedConsumer) ->
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-async def test_a_failover_is_no_rebalance(cluster: Cluster, how: signal.Signals) -> None:
+async def test_a_failover_is_not_a_rebalance(cluster: Cluster, how: signal.Signals) -> None:
     await until_coordinated_by(cluster, 3)
     one, two = cluster.consumer(), cluster.consumer()
     async with one, two:

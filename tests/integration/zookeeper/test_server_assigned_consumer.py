@@ -86,7 +86,7 @@ async def until_shared_out(*sources: AsyncServerAssignedConsumer, partitions: in
             await asyncio.gather(*(source.poll(50) for source in sources))
 
 
-async def test_one_consumer_reads_all_commits_and_the_next_goes_on(tmp_path: Path) -> None:
+async def test_one_consumer_reads_all_commits_and_the_next_continues(tmp_path: Path) -> None:
     async with cluster(tmp_path / "data") as broker:
         async with consumer(broker) as one:
             one.subscribe([TOPIC])
@@ -106,7 +106,7 @@ async def test_one_consumer_reads_all_commits_and_the_next_goes_on(tmp_path: Pat
             assert sorted(await read(other, 4)) == [20, 21, 22, 23]
 
 
-async def test_consumers_come_and_go_beside_one_that_speaks_as_today(tmp_path: Path) -> None:
+async def test_consumers_join_and_leave_alongside_a_stock_client(tmp_path: Path) -> None:
     async with cluster(tmp_path / "data") as broker:
         one, two = consumer(broker), consumer(broker)
         async with one, two:
@@ -233,7 +233,7 @@ async def test_records_come_from_a_kafka_that_wants_tls_and_a_password(
                 await read(one, 1)
 
 
-async def test_an_auto_commit_does_not_go_back_behind_a_commit_of_the_caller(tmp_path: Path) -> None:
+async def test_an_auto_commit_does_not_undo_a_commit_of_the_caller(tmp_path: Path) -> None:
     partition = TopicPartition(TOPIC, 0)
     many: dict[str, Any] = {"auto_commit_interval_ms": 3_600_000}
     async with cluster(tmp_path / "data", partitions=1, records=10) as broker, consumer(broker, **many) as one:

@@ -118,7 +118,7 @@ async def test_every_operation_is_answered_as_the_page_of_operations_says(zookee
     ],
     ids=lambda value: repr(value)[:40],
 )
-async def test_errors_are_told_by_their_kind_and_path(
+async def test_errors_are_reported_by_their_kind_and_path(
     zookeeper: ZooKeeperServer, what: zk.Ask[object], error: type[Exception], path: str | None
 ) -> None:
     async with opened(zookeeper.chroot()) as (session, told):
@@ -170,7 +170,7 @@ async def test_a_watch_tells_one_change_before_any_answer_that_shows_it(zookeepe
         assert told.events[1:] == [zk.Watched(zk.ZnodeChange.DELETED, "/a")], "told once"
 
 
-async def test_more_requests_than_kazoo_takes_wait_their_turn_and_the_loop_goes_on(
+async def test_more_requests_than_kazoo_takes_wait_their_turn_and_the_loop_continues(
     own_zookeeper: ZooKeeperServer,
 ) -> None:
     async with opened(own_zookeeper.address) as (session, _):
@@ -519,7 +519,7 @@ async def test_a_chroot_is_created_where_asked_and_missed_otherwise(zookeeper: Z
 
 
 @pytest.mark.parametrize("address", ["", "host:port", ":2181", "host:2181/a//b", "host:2181/../a", "host:1,,host:2"])
-def test_an_address_that_is_none_is_refused(address: str) -> None:
+def test_an_invalid_address_is_refused(address: str) -> None:
     with pytest.raises(IllegalArgumentError):
         ZooKeeperSession(address)
 

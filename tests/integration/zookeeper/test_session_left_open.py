@@ -76,7 +76,7 @@ def test_an_interpreter_ends_whatever_is_left_open(own_zookeeper: ZooKeeperServe
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-async def test_a_forked_child_is_told_that_the_session_is_its_parents(zookeeper: ZooKeeperServer) -> None:
+async def test_a_forked_child_gets_an_error_that_the_session_is_its_parents(zookeeper: ZooKeeperServer) -> None:
     script = f"""
         import asyncio, os
         from muster.errors import IllegalStateError

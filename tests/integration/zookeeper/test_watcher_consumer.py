@@ -22,7 +22,7 @@ from tests.support.peers import free_ports
 from tests.support.watcher_cluster import PATIENCE_S, Cluster, collect, end_session, polling, until
 
 
-async def test_one_consumer_reads_all_commits_and_the_next_goes_on(cluster: Cluster) -> None:
+async def test_one_consumer_reads_all_commits_and_the_next_continues(cluster: Cluster) -> None:
     await cluster.create("alone", 4, records=100)
     async with cluster.consumer("alone-g") as consumer:
         consumer.subscribe(["alone"])
@@ -51,7 +51,7 @@ async def test_one_consumer_reads_all_commits_and_the_next_goes_on(cluster: Clus
         assert sorted(int(record.value or b"") for record in await collect(consumer, 4)) == [100, 101, 102, 103]
 
 
-async def test_the_group_shares_partitions_and_goes_on_where_it_was(cluster: Cluster) -> None:
+async def test_the_group_shares_partitions_and_continues_where_it_was(cluster: Cluster) -> None:
     await cluster.create("shared", 6, records=60)
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(cluster.consumer("shared-g", consumer_id="a"))
@@ -148,7 +148,7 @@ async def test_a_session_that_expires_is_followed_by_another_one(cluster: Cluste
             await until(lambda: {int(record.value or b"") for record in found} == set(range(20)))
 
 
-async def test_a_member_that_learns_of_its_end_reads_nothing_until_it_has_claimed_anew(cluster: Cluster) -> None:
+async def test_a_member_that_learns_of_its_end_reads_nothing_until_it_has_claimed_again(cluster: Cluster) -> None:
     await cluster.create("ended", 2)
     async with cluster.consumer("ended-g") as consumer:
         consumer.subscribe("ended")
@@ -183,7 +183,7 @@ async def test_a_broker_that_comes_back_at_another_address_is_found(cluster: Clu
             assert consumer._member.rebalances == rebalances
 
 
-async def test_commits_by_itself_do_not_go_back_behind_those_of_the_caller(cluster: Cluster) -> None:
+async def test_auto_commits_do_not_undo_those_of_the_caller(cluster: Cluster) -> None:
     await cluster.create("midway", 1, records=10)
     async with cluster.consumer("midway-g", auto_commit_interval_ms=1) as consumer:
         consumer.subscribe("midway")

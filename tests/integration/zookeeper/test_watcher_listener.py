@@ -53,7 +53,7 @@ class Notes(RebalanceListener):
         await self.note("lost", partitions)
 
 
-async def test_the_listener_is_told_before_a_release_behind_the_commit_and_before_anything_is_handed_out(
+async def test_the_listener_is_notified_before_a_release_after_the_commit_and_before_anything_is_handed_out(
     cluster: Cluster, topic: str
 ) -> None:
     p0, p1 = (TopicPartition(topic, number) for number in range(2))
@@ -112,7 +112,7 @@ async def test_a_listener_may_commit_what_goes_and_seek_in_what_comes(cluster: C
     assert cluster.offset(GROUP, topic, 0) == 7
 
 
-async def test_a_listener_that_raises_is_heard_of_and_the_rebalance_goes_on(cluster: Cluster, topic: str) -> None:
+async def test_a_listener_that_raises_is_reported_and_the_rebalance_continues(cluster: Cluster, topic: str) -> None:
     await cluster.create(topic, 1, records=3)
 
     class Angry(RebalanceListener):

@@ -213,7 +213,7 @@ def test_the_next_offset_passes_gaps_and_batches_without_records():
     assert fetched.next_offset == 21
 
 
-def test_nothing_behind_the_range_is_looked_at():
+def test_nothing_after_the_range_is_looked_at():
     broken = bytearray(simple(3, 3))
     broken[-1] ^= 1
     assert len(table(simple(3) + broken, Engine.PYTHON, start=1, end=3)) == 2
@@ -265,13 +265,13 @@ TRANSACTIONS = b"".join(
         ([(1, 11)], [0, 1, 2, 3, 4, 5, 8, 9]),
     ],
 )
-def test_aborted_transactions_and_markers_are_passed_over(aborted, offsets, engine):
+def test_aborted_transactions_and_markers_are_skipped(aborted, offsets, engine):
     assert [found["offset"] for found in table(TRANSACTIONS, engine, aborted=aborted)] == offsets
     assert Decoder("t", 0).decode(TRANSACTIONS, aborted=aborted).next_offset == 14
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_header_name_that_is_no_text_is_repaired(engine):
+def test_a_header_name_that_is_not_text_is_repaired(engine):
     good = batch([(0, None, None, [("ab", b"x"), ("ok", None)], 1)])
     damaged = recoded(good, bytes(good[HEADER_SIZE:]).replace(b"ab", b"\xc3b"))
     assert table(damaged, engine, ("headers",)) == [
@@ -413,7 +413,7 @@ def test_which_batches_are_plain(monkeypatch, changed, taken):
 
 
 @pytest.mark.parametrize("bit", range(8))
-def test_every_flipped_bit_of_plain_batches_is_told_alike(monkeypatch, bit):
+def test_every_flipped_bit_of_plain_batches_is_reported_alike(monkeypatch, bit):
     assert warm()
     good = simple(2) + simple(2, 2)
     for check_crcs in (True, False):
@@ -425,7 +425,7 @@ def test_every_flipped_bit_of_plain_batches_is_told_alike(monkeypatch, bit):
 
 
 @pytest.mark.parametrize("tail", [bytes(17), bytes(61), b"\xff" * 20, b"\0" * 12 + b"\2" * 10], ids=len)
-def test_what_is_behind_plain_batches_is_told_alike(monkeypatch, tail):
+def test_what_follows_plain_batches_is_reported_alike(monkeypatch, tail):
     assert warm()
     buffer = bytes(simple(2) + simple(2, 2)) + tail
     short, taken = told(monkeypatch, buffer, short=True)

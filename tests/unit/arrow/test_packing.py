@@ -131,7 +131,7 @@ def test_places_are_those_that_are_named_then_those_of_keys(engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_place_that_no_topic_has_is_told_as_it_is(engine):
+def test_a_place_that_no_topic_has_is_reported_as_it_is(engine):
     rows = rows_of(None, [b"a", b"b"])
     assert [partition for partition, _, _ in packed(rows, [2**31 - 1, 0], engine)] == [0, 2**31 - 1]
 
@@ -152,7 +152,7 @@ def test_the_kernel_fills_a_batch_to_its_last_byte():
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_batch_behind_a_long_one_has_no_holes(engine):
+def test_a_batch_after_a_long_one_has_no_holes(engine):
     values = [b"%d" % number for number in range(300)]
     found = packed(rows_of(None, values), [number // 100 for number in range(300)], engine)
     assert [[record[3] for record in records] for _, _, records in found] == [
@@ -163,7 +163,7 @@ def test_a_batch_behind_a_long_one_has_no_holes(engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_entries_of_a_null_list_are_no_headers(engine):
+def test_entries_of_a_null_list_are_not_headers(engine):
     names = pa.array([{"key": name, "value": b"v"} for name in "abc"], HEADERS.value_type)
     headers: Any = pa.ListArray.from_arrays(
         pa.array([0, 1, 2, 3], pa.int32()), names, type=HEADERS, mask=pa.array([False, True, False])

@@ -115,12 +115,12 @@ def test_garbage_is_read_as_kafka_reads_it(data):
     [b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\0\0\0\1\xff\xff\0\0\0\0", b"\0\0\0\1\0\1t\x7f\xff\xff\xff", b"\0\0"],
     ids=["negative topics", "too many topics", "negative length", "too many partitions", "cut short"],
 )
-def test_impossible_user_data_is_no_claim(data):
+def test_impossible_user_data_is_not_a_claim(data):
     for padded in (data, data + b"\xff" * 8):
         assert previous(padded, topics=["t"]) == [NOTHING]
 
 
 @drawn(cut=st.integers(1, 27))
-def test_truncated_user_data_is_no_claim(cut):
+def test_truncated_user_data_is_not_a_claim(cut):
     data = encode_previous_assignment(partitions("topic:0-3 u:1"), 5)
     assert previous(data[:cut], topics=["topic", "u"]) == [NOTHING]

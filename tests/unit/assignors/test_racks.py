@@ -77,7 +77,7 @@ def test_range_keeps_numbers_of_equally_large_topics_together_though_one_topic_c
     assert given(found) == {"m0": partitions("t:0-1 u:0-1"), "m1": partitions("t:2-3 u:2-3")}
 
 
-def test_sticky_moves_a_partition_that_is_not_in_its_members_rack_any_more():
+def test_sticky_moves_a_partition_that_is_no_longer_in_its_members_rack():
     group = members("a", "b", m0="t:0-1", m1="t:2-3")
     found = get_assignor("sticky").assign_by_rack({"t": 4}, group, {"t": [A, B, B, A]})
     assert given(found) == {"m0": partitions("t:0 t:3"), "m1": partitions("t:1-2")}

@@ -31,7 +31,7 @@ def test_a_known_curve(cost: Callable[[int], float], exponent: float, too_fast: 
     assert found.too_fast is too_fast
 
 
-def test_what_is_fixed_is_not_taken_for_slow_growth() -> None:
+def test_what_is_fixed_is_not_mistaken_for_slow_growth() -> None:
     found = growth([Point(10, 1e6 + 10), Point(1_000, 1e6 + 1_000), Point(10_000, 1e6 + 10_000)])
 
     assert (round(found.exponent, 2), found.each) == (1.0, 1.0)

@@ -11,7 +11,7 @@ def table(medians):
     return [report.head(medians), *report.cells(medians)]
 
 
-def test_muster_beside_kafka():
+def test_muster_next_to_kafka():
     medians = {"heartbeats": {"muster": {"requests_per_s": 100_000.0, "server_us": 3.0}, "kafka": KAFKA}}
     assert table(medians) == [
         ("", "muster", "Kafka 4.2", "muster is better by", "to reach"),

@@ -83,7 +83,7 @@ async def test_a_full_disk_adds_none(broker: Broker, disk: FaultyDisk) -> None:
     assert list(ends(broker, "t")) == [0, 1, 2, 3, 4]
 
 
-async def test_what_is_in_the_way_of_a_new_partition_is_not_taken_for_it(broker: Broker) -> None:
+async def test_what_is_in_the_way_of_a_new_partition_is_not_mistaken_for_it(broker: Broker) -> None:
     topic = broker.changes.create_topic("t", 1, {})
     (broker.config.data_dir / "t-1").write_text("a note")
     assert (await grow(broker, "t", 2)).error_code == ErrorCode.KAFKA_STORAGE_ERROR

@@ -198,7 +198,7 @@ async def test_a_kept_value_of_a_topic_that_is_out_of_range_now_counts_as_not_se
         assert warnings(caplog) == said
 
 
-def test_a_kept_value_of_the_broker_that_is_out_of_range_now_is_passed_over(
+def test_a_kept_value_of_the_broker_that_is_out_of_range_now_is_skipped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     kept = {"broker": {"compression.gzip.level": "0", "message.max.bytes": "7"}, "all brokers": {"log.roll.ms": "x"}}
@@ -254,7 +254,7 @@ async def test_what_a_topic_is_given_holds_at_once_and_stays(tmp_path: Path, bro
     await stored(broker, "t", 0, bytes(200))
 
 
-async def test_alter_configs_leaves_nothing_beside_what_it_brings(broker: Broker) -> None:
+async def test_alter_configs_keeps_only_what_it_contains(broker: Broker) -> None:
     assert await put(broker, 2, "t", segment_ms="77") == 0
     topic = topic_of(broker, "t")
     assert topic.settings == {"segment.ms": "77"}

@@ -169,7 +169,7 @@ def test_a_topics_setting_its_brokers_or_the_default():
 
 
 @pytest.mark.parametrize("name", ["log.retention.ms", "log.retention.minutes", "log.retention.hours"])
-def test_records_are_kept_for_ever_or_for_a_time(name: str) -> None:
+def test_records_are_kept_forever_or_for_a_time(name: str) -> None:
     """As in Kafka: any negative value means forever, and zero is an error."""
     assert load(overrides=[f"{name}=-2"]).retention_ms == -1
     assert load(overrides=[f"{name}=0", "log.retention.ms=5"]).retention_ms == 5  # the last one wins

@@ -76,7 +76,7 @@ async def test_a_topic_deleted_before_its_turn_gets_no_partitions(broker: Broker
     assert not (broker.config.data_dir / "b-0").exists()
 
 
-async def test_a_topic_created_anew_before_its_turn_keeps_its_own_log(broker: Broker) -> None:
+async def test_a_topic_created_again_before_its_turn_keeps_its_own_log(broker: Broker) -> None:
     creating = broker.changes.creating(TWO)
     next(creating)
     delete(broker, "b")
@@ -199,7 +199,7 @@ async def test_a_topic_with_many_partitions_and_groups_is_deleted_a_little_at_a_
     assert not broker.topics.deleting
 
 
-async def test_a_topic_made_anew_while_its_former_self_goes_is_left_alone(broker: Broker) -> None:
+async def test_a_topic_made_again_while_its_former_self_goes_is_left_alone(broker: Broker) -> None:
     """A large topic is being deleted in slices when another request, in one step, creates one with that name."""
     broker.changes.create_topics([TopicToCreate("t", 30, {}), TopicToCreate("u", 30, {})])
     Asked(broker, commit("g", "t"), 8)

@@ -189,7 +189,7 @@ class Stubborn(Files):
         super().replace(source, target)
 
 
-async def test_a_deletion_that_is_held_up_neither_fails_nor_lets_old_records_into_a_new_topic(tmp_path: Path):
+async def test_a_deletion_that_is_delayed_neither_fails_nor_lets_old_records_into_a_new_topic(tmp_path: Path):
     disk = Stubborn()
     broker = Broker(broker_config(tmp_path), disk)
     await broker.start()

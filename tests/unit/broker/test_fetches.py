@@ -230,7 +230,7 @@ async def test_a_reader_of_committed_records_is_not_woken_by_what_it_may_not_see
     assert told(asked) == (4, 4, [(7, 0)])
 
 
-async def test_what_stands_before_an_open_transaction_is_there_at_once(broker: Broker) -> None:
+async def test_records_before_an_open_transaction_are_there_at_once(broker: Broker) -> None:
     put(broker)
     transact(broker, 7)
     asked = committed(broker)

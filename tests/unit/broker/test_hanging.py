@@ -205,7 +205,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("number", "answer"), REFUSED)
-async def test_what_a_coordinator_does_not_say_is_not_taken_for_a_no(
+async def test_what_a_coordinator_does_not_say_is_not_mistaken_for_a_no(
     world: Callable[[], World], number: int, answer: Any
 ) -> None:
     it = world()
@@ -218,7 +218,7 @@ async def test_what_a_coordinator_does_not_say_is_not_taken_for_a_no(
     assert it.aborted == [(1, T0)]
 
 
-async def test_a_coordinator_that_comes_anew_meanwhile_is_asked_again(world: Callable[[], World]) -> None:
+async def test_a_coordinator_that_comes_again_meanwhile_is_asked_again(world: Callable[[], World]) -> None:
     it = world()
     it.opens(T0, 1)
 

@@ -296,7 +296,7 @@ def test_each_address_is_for_those_that_can_use_it() -> None:
     assert (view.draft_node_of(2), view.draft_node_of(9)) == (None, None)
 
 
-def test_replicas_that_are_not_in_sync_are_told_apart() -> None:
+def test_replicas_that_are_not_in_sync_are_distinguished() -> None:
     """Kafka's tools created the topic with two replicas: these brokers keep one."""
     image = an_image()
     image.topics["t"].registration.partitions[HERE] = [1, 2, 3]

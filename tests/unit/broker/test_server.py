@@ -208,7 +208,7 @@ async def test_others_are_served_between_the_frames_of_one_connection(monkeypatc
             assert (await flood.answer())[0] == number
 
 
-async def test_a_large_request_is_handled_beside_others() -> None:
+async def test_a_large_request_is_handled_alongside_others() -> None:
     order: list[str] = []
 
     def sliced(request: m.MetadataRequest, call: Call) -> Any:

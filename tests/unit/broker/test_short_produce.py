@@ -184,7 +184,7 @@ async def test_damaged_requests_are_answered_as_on_the_general_way(broker: Broke
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_a_topic_created_anew_is_not_taken_for_the_old_one(broker: Broker, version: int) -> None:
+async def test_a_topic_created_again_is_not_mistaken_for_the_old_one(broker: Broker, version: int) -> None:
     connection = Connection(broker, True)
     frame = request(broker, f"{SHORT}-plain", ONE, version)
     assert await connection.send(frame)

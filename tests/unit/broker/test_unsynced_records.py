@@ -101,7 +101,7 @@ async def test_what_is_not_durable_is_not_shown(broker: Broker, disk: HeldDisk) 
     assert latest(broker) == 1
 
 
-async def test_a_fetch_that_waits_hears_of_records_whose_sync_comes_later(broker: Broker, disk: HeldDisk) -> None:
+async def test_a_waiting_fetch_gets_records_whose_sync_comes_later(broker: Broker, disk: HeldDisk) -> None:
     """Append to t; a fetch of t is parked; a sync that began before the append ends; the sync of t ends."""
     appended = produce(broker)
     parked = fetch(broker, max_wait_ms=600_000)

@@ -179,7 +179,7 @@ def test_files_that_name_no_records(text: str, sentence: str):
     assert sentence in str(refused.value)
 
 
-def test_a_file_of_bytes_is_told_in_a_sentence(tmp_path: Path, capsys):
+def test_a_file_of_bytes_is_reported_in_a_sentence(tmp_path: Path, capsys):
     (tmp_path / "f").write_bytes(b"\xff\xfe")
     for words in ("records delete --from-file", "groups reset-offsets g --from-file"):
         assert command.main([*words.split(), str(tmp_path / "f"), "--timeout-ms", "200", *NOWHERE]) == 1

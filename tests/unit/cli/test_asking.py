@@ -23,7 +23,7 @@ def ask(yes: bool = False) -> None:
 
 
 @pytest.mark.parametrize("answer", ["y\n", "Y\n", "yes\n", " YES \n"])
-def test_yes_goes_on(monkeypatch, capsys, answer):
+def test_yes_continues(monkeypatch, capsys, answer):
     monkeypatch.setattr("sys.stdin", Terminal(answer))
     ask()
     told = capsys.readouterr()

@@ -71,7 +71,7 @@ def test_without_a_file_the_cluster_is_on_this_machine():
     assert client_settings(arguments, AdminConfig) == {"client.id": "muster-cli", "bootstrap.servers": "localhost:9092"}
 
 
-def test_a_name_that_no_client_knows_is_told_once(parsed, caplog):
+def test_a_name_that_no_client_knows_is_reported_once(parsed, caplog):
     caplog.set_level(logging.WARNING)
     arguments = parsed(text="sasl.mechanim=PLAIN\ngroup.id=g")
     for kind in (AdminConfig, ConsumerConfig):  # once, however many clients a command has
@@ -108,6 +108,6 @@ def test_a_file_that_cannot_be_used_is_one_sentence(tmp_path, capsys, text, said
 
 
 @pytest.mark.parametrize("text", ["pass-W0rd", "=hush", "sasl.password:Hush"])
-def test_what_is_no_pair_and_no_name_is_not_shown(text):
+def test_what_is_neither_a_pair_nor_a_name_is_not_shown(text):
     with pytest.raises(ConfigError, match=r"^-o: expected KEY=VALUE$"):
         pairs([text], "-o")

@@ -26,7 +26,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_the_shortest_command_listens_beside_a_kafka_of_the_same_machine() -> None:
+def test_the_shortest_command_listens_next_to_a_kafka_on_the_same_machine() -> None:
     config = coordinator.settings(parsed(*NEEDED))
     assert config.listener == ("127.0.0.1", 9192)
     assert config.draft_listener == ("127.0.0.1", 9193)

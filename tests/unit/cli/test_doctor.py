@@ -122,7 +122,7 @@ def test_settings_reach_what_is_fetched():
     assert (fetching.client.client_id, fetching.client.receive_buffer_bytes, fetching.max_bytes) == ("me", 4096, 7)
 
 
-def test_only_the_groups_asked_for_are_told(folder, capsys):
+def test_only_the_groups_asked_for_are_reported(folder, capsys):
     assert json.loads(run(capsys, "--from", folder, "--json", "--group", GROUP)[1])["groups"]
     code, out, err = run(capsys, "--from", folder, "--group", "crash-java-range.q")
     assert (code, out) == (1, "")

@@ -152,7 +152,7 @@ def test_a_signal_while_the_cluster_is_asked_does_not_wait_for_it(monkeypatch, n
 
 
 @pytest.mark.interpreted
-def test_what_the_job_is_told(monkeypatch, capsys):
+def test_the_arguments_of_the_job(monkeypatch, capsys):
     begun = Begun()
     assert begun.run(monkeypatch, "--group", "b", "--group", "a") == 0
     assert begun.told == {
@@ -182,6 +182,6 @@ def test_a_signal_while_it_follows(asked, number, fails):
 
 
 @pytest.mark.interpreted
-def test_an_error_without_a_signal_is_told(asked, capsys):
+def test_an_error_without_a_signal_is_reported(asked, capsys):
     asked([], None, fails=True, code=1)
     assert "muster: " in capsys.readouterr().err

@@ -68,7 +68,7 @@ def test_it_runs_as_a_module_too():
     assert done.stdout == f"muster {__version__}\n"
 
 
-def test_ctrl_c_amid_the_imports_is_no_traceback(tmp_path: Path):
+def test_ctrl_c_during_the_imports_shows_no_traceback(tmp_path: Path):
     """The interrupt comes while the command's modules are being imported: here one of them sends it."""
     (tmp_path / "argparse.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     code = "import runpy, signal, sys\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
@@ -79,7 +79,7 @@ def test_ctrl_c_amid_the_imports_is_no_traceback(tmp_path: Path):
 
 
 @pytest.mark.parametrize("redirection", ["<&-", ">&-"])
-def test_a_closed_stream_is_told_in_a_sentence(redirection: str):
+def test_a_closed_stream_is_reported_in_a_sentence(redirection: str):
     """As after a shell's `<&-` and `>&-`."""
     command = {"<&-": "produce t", ">&-": "consume t"}[redirection]
     shell = f"exec {sys.executable} -m muster {command} --bootstrap 127.0.0.1:1 {redirection}"
@@ -90,7 +90,7 @@ def test_a_closed_stream_is_told_in_a_sentence(redirection: str):
     assert done.stderr.count("\n") == 1
 
 
-def test_a_closed_input_is_told_before_anything_is_connected(
+def test_a_closed_input_is_reported_before_anything_is_connected(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     """The sequence: the producer's thread finds no broker and reports it; then standard input turns out to be
@@ -106,7 +106,7 @@ def test_other_commands_are_not_imported():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
 
 
-def test_a_cluster_without_kazoo_is_told_what_is_missing(tmp_path: Path):
+def test_without_kazoo_the_error_says_what_is_missing(tmp_path: Path):
     code = "import sys; sys.modules['kazoo'] = None; from muster.cli import main; sys.exit(main.main(sys.argv[1:]))"
     where = ["serve", "--zookeeper", "127.0.0.1:1", "--broker-id", "1", "--data-dir", str(tmp_path / "data")]
     done = subprocess.run([sys.executable, "-c", code, *where], capture_output=True, text=True, check=False)

@@ -50,7 +50,7 @@ def counted(reading: int) -> dict[TopicPartition, int]:
     return {TopicPartition("t", p): last for p in (0, 1) if (last := (lines + 1 - p) // 2)}
 
 
-def test_a_stream_that_is_no_file_will_do() -> None:
+def test_a_stream_that_is_not_a_file_will_do() -> None:
     stream = io.BytesIO()
     output = RecordOutput(stream, text)
     output.write(records(9))
@@ -189,7 +189,7 @@ def test_a_command_that_fails_after_a_dropped_interrupt_says_that_it_was_interru
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_exit_code_says_how_it_ended_however_often_it_is_told(number: signal.Signals) -> None:
+def test_the_exit_code_says_how_it_ended_however_many_signals_come(number: signal.Signals) -> None:
     """Signals in quick succession: a wrapper forwards what the terminal has sent to both."""
     program = "import signal, sys\n"
     program += "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # which a shell may have set to be ignored

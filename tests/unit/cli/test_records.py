@@ -64,7 +64,7 @@ def test_json_lines(monkeypatch):
         (b'{"headers":{"h":{"base64":"?"}}}', "headers must be an object"),
     ],
 )
-def test_json_that_is_no_record(text, message):
+def test_json_that_is_not_a_record(text, message):
     with pytest.raises(MusterError, match=message):
         produce.from_json(text, 7)
 
@@ -162,7 +162,7 @@ def test_settings_of_the_command_line():
         common.pairs(["oops"], "-o")
 
 
-def test_failures_of_items_are_told_and_make_the_exit_code(capsys):
+def test_failures_of_items_are_reported_and_make_the_exit_code(capsys):
     assert common.report_errors({"a": None}, "topic") == 0
     assert common.report_errors({"a": None, "b": KafkaError(36, "it is there")}, "topic") == 1
     assert capsys.readouterr().err == "muster: topic b: TOPIC_ALREADY_EXISTS: it is there\n"

@@ -149,7 +149,7 @@ def test_what_editors_and_other_systems_make_of_a_file() -> None:
         ('t,0,"5\n', ["g"], "f, line 1: unexpected end of data"),
     ],
 )
-def test_files_that_are_no_plan(text: str, groups: list[str], sentence: str) -> None:
+def test_files_that_are_not_a_plan(text: str, groups: list[str], sentence: str) -> None:
     with pytest.raises(ConfigError) as refused:
         reset_plan.from_csv(text, groups, "f")
     assert str(refused.value) == sentence

@@ -49,7 +49,7 @@ def test_points_in_time(text: str, expected: int) -> None:
         "1371132000000",
     ],
 )
-def test_what_is_no_point_in_time(text: str) -> None:
+def test_what_is_not_a_point_in_time(text: str) -> None:
     with pytest.raises(ConfigError, match=r"--at '.*' is not a point in time: write 2013-06-13T17:00:00\.000"):
         datetime_ms(text, "--at")
 
@@ -89,7 +89,7 @@ def test_durations(text: str, expected: int) -> None:
     "text",
     ["", "P", "PT", "P1DT", "-P", "5", "5x", "1h 30m", "P1Y", "P1W", "PT1", "P1H", "h", "-5m", "１m", "9" * 40 + "d"],
 )
-def test_what_is_no_duration(text: str) -> None:
+def test_what_is_not_a_duration(text: str) -> None:
     with pytest.raises(ConfigError, match="--since '"):
         duration_ms(text, "--since")
 

@@ -50,7 +50,7 @@ def test_an_estimate_leaves_a_margin(ratio, expected):
     assert made.estimate(1_000) == expected
 
 
-def test_a_topic_whose_batch_was_too_large_is_taken_for_incompressible():
+def test_a_topic_whose_batch_was_too_large_is_considered_incompressible():
     made = Accumulator(1_000, Compression.GZIP)
     for _ in range(150):
         made.append(PLACE, record(900), 0)

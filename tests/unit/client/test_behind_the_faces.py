@@ -41,13 +41,13 @@ def completed(**more: Any) -> list[tuple[Any, RecordMetadata | None, MusterError
     ("base", "appended", "places"),
     [(7, -1, [(7, 10), (8, 20)]), (7, 99, [(7, 99), (8, 99)]), (-1, -1, [(-1, 10), (-1, 20)])],
 )
-def test_each_record_is_told_its_own_place_and_time(base: int, appended: int, places: list[tuple[int, int]]) -> None:
+def test_each_record_gets_its_own_offset_and_time(base: int, appended: int, places: list[tuple[int, int]]) -> None:
     """The time is the broker's if it sets one; without an offset (acks=0, forgotten duplicates) none is made up."""
     told = completed(base_offset=base, log_append_time_ms=appended)
     assert [(found.offset, found.timestamp) for _, found, _ in told if found is not None] == places
 
 
-def test_a_record_that_the_broker_names_is_told_its_own_error() -> None:
+def test_a_record_that_the_broker_names_gets_its_own_error() -> None:
     whole, own = KafkaError(ErrorCode.INVALID_RECORD), KafkaError(ErrorCode.INVALID_TIMESTAMP)
     assert [error for _, _, error in completed(error=whole, record_errors={1: own})] == [whole, own]
 
@@ -67,7 +67,7 @@ def failed(made: ProducerEngine, count: int) -> list[Future[RecordMetadata]]:
     return futures
 
 
-def test_what_nobody_was_told_of_is_told_once_with_how_many_there_are() -> None:
+def test_unreported_failures_are_reported_once_with_how_many_there_are() -> None:
     made = engine()
     futures = failed(made, 1_003)
     futures[0].exception()
@@ -80,7 +80,7 @@ def test_what_nobody_was_told_of_is_told_once_with_how_many_there_are() -> None:
     assert not hasattr(made.take_unseen(), "__notes__")
 
 
-def test_what_is_given_up_at_the_end_is_told_besides_its_callback() -> None:
+def test_what_is_given_up_at_the_end_is_reported_besides_its_callback() -> None:
     made = engine()
     told: list[Any] = []
     receipt = Receipt(DeliveryFuture(), lambda metadata, error: told.append(error))
@@ -101,7 +101,7 @@ def test_a_producer_whose_core_failed_takes_no_more_records() -> None:
     assert made.core.buffered_bytes == 0
 
 
-async def test_a_flush_that_the_close_cuts_short_is_no_success() -> None:
+async def test_a_flush_that_the_close_cuts_short_is_not_a_success() -> None:
     made = engine()
     await made.start()
     made.append(made.encode("t", b"v", None, None, None, None), made.driver.now())
@@ -147,7 +147,7 @@ async def test_a_call_within_a_callback_ends_before_it(pump: ConsumerPump) -> No
     assert not pump.in_callback
 
 
-def test_a_fenced_commit_is_told_by_the_next_poll_too(pump: ConsumerPump) -> None:
+def test_a_fenced_commit_is_reported_by_the_next_poll_too(pump: ConsumerPump) -> None:
     pump.commit_ended(None, {}, KafkaError(ErrorCode.ILLEGAL_GENERATION))
     assert not pump.has_fatal
     pump.commit_ended(None, {}, KafkaError(ErrorCode.FENCED_INSTANCE_ID))
@@ -223,7 +223,7 @@ async def test_the_lag_counts_what_waits_to_be_handed_out() -> None:
     assert consumer.current_lag(ZERO) == 10
 
 
-async def test_a_timestamp_is_no_name_of_an_end() -> None:
+async def test_a_timestamp_is_not_the_name_of_an_end() -> None:
     consumer = AsyncConsumer(bootstrap_servers=NOWHERE)
     with pytest.raises(IllegalStateError, match="at least 0"):
         await consumer.offsets_for_times({ZERO: -1}, timeout_ms=0)

@@ -26,7 +26,7 @@ def test_nothing_is_said_of_a_good_run():
     assert judge(good()) == []
 
 
-def test_an_offset_need_not_be_told():
+def test_an_offset_need_not_be_reported():
     facts = good()
     facts.acknowledged["a:1"] = RecordMetadata("t", 1, -1, 0)
     assert judge(facts) == []
@@ -50,7 +50,7 @@ BAD: dict[str, Callable[[Facts], object]] = {
 
 
 @pytest.mark.parametrize("wrong", BAD)
-def test_what_is_wrong_is_told(wrong):
+def test_what_is_wrong_is_reported(wrong):
     facts = good()
     BAD[wrong](facts)
     assert any(re.search(wrong, line) for line in judge(facts)), judge(facts)
@@ -80,7 +80,7 @@ def test_after_an_unclean_election_only_what_may_be_lost_is_not_missed_and_the_r
     assert any("b:0 was acknowledged at 7" in line for line in judge_unclean(facts, {"c:0", "b:0"}))
 
 
-def test_after_an_unclean_election_a_reader_that_went_back_too_far_is_told_of():
+def test_after_an_unclean_election_a_reader_that_went_back_too_far_is_reported():
     facts = lossy()
     rows = facts.runs["g"][0][1]
     rows.insert(3, rows[0])

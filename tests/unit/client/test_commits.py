@@ -102,7 +102,7 @@ def test_what_may_heal_is_tried_again_until_time_is_out_and_a_single_try_is_one(
     assert single[0].retriable
 
 
-def test_when_time_is_out_the_last_reason_is_told(member):
+def test_when_time_is_out_the_last_reason_is_reported(member):
     outcome = member.commit({"flights-0": 1}, until=member.now + 300)
     while member.sent(m.OffsetCommitRequest):
         member.accept_commit(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -131,14 +131,14 @@ def test_without_any_answer_it_is_a_timeout(member):
         ErrorCode.UNKNOWN_SERVER_ERROR,
     ],
 )
-def test_what_does_not_heal_is_told(member, code):
+def test_what_does_not_heal_is_reported(member, code):
     outcome = member.commit({"flights-0": 1}, until=member.now + 1_000)
     member.accept_commit(code)
     assert [error.code for error in outcome] == [code]
     assert not isinstance(outcome[0], CommitFailedError)
 
 
-def test_an_answer_that_leaves_a_partition_out_is_no_success(member):
+def test_an_answer_that_leaves_a_partition_out_is_not_a_success(member):
     outcome = member.commit({"flights-0": 1, "flights-1": 2}, until=member.now + 1_000)
     [request] = member.sent(m.OffsetCommitRequest)
     [topic] = request.topics
@@ -170,7 +170,7 @@ def test_rebalance_in_progress_makes_the_member_join(member):
 @pytest.mark.parametrize(
     ("code", "member_id"), [(ErrorCode.UNKNOWN_MEMBER_ID, ""), (ErrorCode.ILLEGAL_GENERATION, "m1")]
 )
-def test_an_expelled_member_is_told_and_starts_over(member, code, member_id):
+def test_an_expelled_member_gets_an_error_and_starts_over(member, code, member_id):
     outcome = member.commit({"flights-0": 1}, until=member.now + 1_000)
     member.accept_commit(code)
     assert isinstance(outcome[0], CommitFailedError)
@@ -223,7 +223,7 @@ def test_a_broken_connection_is_tried_again_elsewhere(member):
     assert outcome == [None]
 
 
-def test_a_version_that_is_not_spoken_is_told(member):
+def test_a_version_that_is_not_spoken_is_reported(member):
     outcome = member.commit({"flights-0": 1}, until=member.now + 1_000)
     member.fail(m.OffsetCommitRequest, FailureKind.UNSUPPORTED_VERSION)
     assert isinstance(outcome[0], UnsupportedVersionError)
@@ -245,7 +245,7 @@ def test_single_tries_follow_each_other_and_report_in_order(member):
     assert done == [1, 2, 3]
 
 
-def test_a_failure_that_is_known_at_once_is_still_told_in_order(member):
+def test_a_failure_that_is_known_at_once_is_still_reported_in_order(member):
     done: list[Any] = []
     member.core.commit({tp("flights-0"): OffsetAndMetadata(1)}, lambda error, _now: done.append(("first", error)))
     member.turn()
@@ -259,7 +259,7 @@ def test_a_failure_that_is_known_at_once_is_still_told_in_order(member):
     assert [name for name, _ in done] == ["first", "second"]
 
 
-def test_nothing_is_sent_behind_a_commit_that_may_be_tried_again(member):
+def test_nothing_is_sent_after_a_commit_that_may_be_tried_again(member):
     """Otherwise its retry would undo what the later one has advanced."""
     first = member.commit({"flights-0": 1}, until=member.now + 1_000)
     second = member.commit({"flights-0": 2})
@@ -301,7 +301,7 @@ def regain(member):
     assert member.finish_callback()[0] == "assigned"
 
 
-def test_a_commit_that_waited_behind_another_is_not_sent_under_a_later_generation(member):
+def test_a_commit_that_waited_after_another_is_not_sent_under_a_later_generation(member):
     """The partitions were lost meanwhile: their new owner may be further ahead, and the broker would accept the
     commit."""
     first = member.commit({"flights-0": 1}, until=member.now + 60_000)
@@ -377,7 +377,7 @@ def test_auto_commit_that_failed_is_tried_again_soon():
 
 
 @pytest.mark.parametrize("kind", [m.OffsetCommitRequest, m.OffsetFetchRequest])
-def test_a_topic_id_that_nobody_knows_any_more_is_asked_for_anew(member, kind):
+def test_a_topic_id_that_is_no_longer_known_is_asked_for_again(member, kind):
     """The topic was deleted and created again with its name: without new metadata the old id would be sent forever."""
     member.auto.discard(m.OffsetFetchRequest)
     member.auto.discard(m.MetadataRequest)
@@ -426,7 +426,7 @@ def test_a_sync_commit_waits_for_as_long_as_it_may():
     assert outcome == [None]
 
 
-def test_a_lookup_that_is_not_allowed_is_told_to_who_waits():
+def test_a_lookup_that_is_not_allowed_is_reported_to_the_waiting_caller():
     consumer = by_hand()
     consumer.auto.discard(m.FindCoordinatorRequest)
     consumer.core.group.lookup.mark_dead("test", consumer.now)
@@ -468,7 +468,7 @@ def test_what_waits_for_its_coordinator_does_not_keep_the_core_busy():
     assert consumer.core.group.commits.next_deadline(consumer.now) == until
 
 
-def test_what_has_failed_already_is_not_told_another_reason(member):
+def test_what_has_failed_already_gets_no_other_reason(member):
     errors: list[Any] = []
     for fence in None, {tp("flights-0"): 999}:
         offsets = {tp("flights-0"): OffsetAndMetadata(1)}

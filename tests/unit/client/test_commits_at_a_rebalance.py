@@ -152,7 +152,7 @@ def test_a_cooperative_member_hands_nothing_out_of_what_it_gives_up_while_that_i
     assert consumer.callback() == ("revoked", tps("delays-0"))
 
 
-def test_what_is_given_up_by_subscribing_anew_amid_that_commit_is_committed_too():
+def test_what_is_given_up_by_subscribing_again_during_that_commit_is_committed_too():
     """The user changes the subscription while the commit for the last change is in flight, and has been handed records
     since."""
     consumer = ConsumerHarness(auto_commit_interval_ms=10**9, partition_assignment_strategy="cooperative-sticky")

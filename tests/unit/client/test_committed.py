@@ -103,7 +103,7 @@ def test_the_answer_for_a_former_ownership_is_dropped():
     assert consumer.core.subscription.position(tp("flights-0")) is None
 
 
-def test_the_answer_for_a_former_ownership_is_dropped_while_the_listener_is_told_of_the_new_one():
+def test_the_answer_for_a_former_ownership_is_dropped_while_the_listener_learns_of_the_new_one():
     """Nothing new has been requested yet: the listener may seek. The coordinator has moved meanwhile, so that the
     answer of the old one comes after those of the new one."""
     consumer = ConsumerHarness(enable_auto_commit=False)

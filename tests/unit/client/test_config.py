@@ -150,6 +150,6 @@ def test_addresses(text, found):
 @pytest.mark.parametrize(
     "text", ["", "host", "host:", ":9092", "::1:9092", "host:0", "host:65536", "HTTP://host:1", "h:x"]
 )
-def test_what_is_no_address(text):
+def test_what_is_not_an_address(text):
     with pytest.raises(ConfigError):
         parse_address(text)

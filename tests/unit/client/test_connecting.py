@@ -57,7 +57,7 @@ def test_a_connection_that_comes_about_ends_all_patience(caplog):
     assert said(caplog, "muster.client")[1:] == ["connected to a:1 again"]
 
 
-def test_what_was_told_is_told_again_five_minutes_after_it_was_told_last(caplog):
+def test_a_warning_is_repeated_five_minutes_after_the_last_one(caplog):
     address = _Address(ClientConfig(), Node(1, "a", 1))
     for minute in range(11):
         address.failed("refused", NOW + minute * 60_000)
@@ -87,7 +87,7 @@ async def test_a_client_that_is_closed_while_it_waits_to_connect_says_nothing_of
     assert not made.driver._tasks
 
 
-async def test_a_connection_that_ends_is_no_failure_to_connect(caplog):
+async def test_a_connection_that_ends_is_not_a_failure_to_connect(caplog):
     """Brokers close idle connections and restart: no warning, and a metadata request checks whether leaders moved."""
     async with scripted(answered, known=1) as (_, made):
         await made.ask(m.HeartbeatRequest(), 1)
@@ -117,7 +117,7 @@ async def ancient(peer, server, known_versions):
         await peer.reply(server.metadata())
 
 
-async def test_a_broker_that_closes_when_asked_is_taken_for_an_old_one_if_the_user_says_so():
+async def test_a_broker_that_closes_when_asked_is_treated_as_an_old_one_if_the_user_says_so():
     known_versions: list[tuple[int, str, int]] = []
     server = ScriptedServer(lambda peer: ancient(peer, server, known_versions))
     async with server.running(), client(server.bootstrap, broker_version_fallback="0.8") as made:
@@ -274,7 +274,7 @@ async def test_what_is_waited_for_is_not_idle():
         assert not parked.done()
 
 
-async def test_connections_are_kept_for_ever_if_one_likes():
+async def test_connections_are_kept_forever_if_one_likes():
     async with scripted(answered, connections_max_idle_ms=-1, known=1) as (_, made):
         await made.ask(m.HeartbeatRequest(), 1)
         made.driver._expire()

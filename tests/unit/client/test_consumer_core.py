@@ -63,7 +63,7 @@ def test_without_a_group_positions_begin_at_the_reset_policy():
 
 
 @pytest.mark.parametrize("group_id", [None, "delays"])
-def test_no_offset_and_no_policy_is_told_once_for_each_poll(group_id):
+def test_no_offset_and_no_policy_is_reported_once_for_each_poll(group_id):
     consumer = ConsumerHarness(group_id=group_id, auto_offset_reset="none")
     consumer.core.assign([tp("flights-1")])
     consumer.enter_poll()
@@ -78,7 +78,7 @@ def test_no_offset_and_no_policy_is_told_once_for_each_poll(group_id):
 
 
 @pytest.mark.parametrize("code", [ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_TOPIC_EXCEPTION])
-def test_topics_that_cannot_be_read_are_told(code):
+def test_topics_that_cannot_be_read_are_reported(code):
     consumer = ConsumerHarness()
     consumer.topic_errors = {"flights": code}
     consumer.subscribe()

@@ -130,14 +130,14 @@ async def test_a_wakeup_ends_one_poll():
         assert await consumer.poll(10) == {}
 
 
-async def test_a_question_that_nobody_waits_for_any_more_is_not_asked():
+async def test_a_question_that_nobody_waits_for_is_not_asked():
     async with AsyncConsumer(bootstrap_servers="127.0.0.1:1") as consumer:
         with pytest.raises(KafkaTimeoutError):
             await consumer.end_offsets([TopicPartition("t", 0)], timeout_ms=10)
         assert consumer._core.offsets.next_deadline(0) is None
 
 
-def test_lost_is_told_as_revoked_unless_overridden():
+def test_lost_is_reported_as_revoked_unless_overridden():
     told = []
 
     class Listener(RebalanceListener):

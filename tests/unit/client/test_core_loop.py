@@ -67,7 +67,7 @@ async def test_waiting_ends_in_time():
         assert not await made.loop.wait_for(lambda: False, 20)
 
 
-async def test_whoever_waits_is_told_once_though_the_cores_turn_again_before_it_runs():
+async def test_whoever_waits_is_notified_once_though_the_cores_turn_again_before_it_runs():
     turned = []
 
     async with scripted(echo) as (_, made):
@@ -136,7 +136,7 @@ async def test_what_holds_already_is_no_matter_for_a_client_that_is_closed():
     assert await loop.wait_for(lambda: True)
 
 
-async def test_a_closed_client_turns_no_more():
+async def test_a_closed_client_makes_no_more_turns():
     core = Counting()
     async with turning(core) as loop:
         await loop.wait_for(lambda: core.turns > 0)
@@ -146,7 +146,7 @@ async def test_a_closed_client_turns_no_more():
     assert core.turns == turns
 
 
-async def test_a_client_that_failed_turns_no_more(caplog):
+async def test_a_client_that_failed_makes_no_more_turns(caplog):
     class Broken(Counting):
         def poll(self, now):
             self.turns += 1

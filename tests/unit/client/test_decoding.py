@@ -77,7 +77,7 @@ class Core:
         return told.value.partition, told.value.offset
 
 
-def test_what_stands_before_it_comes_first_then_the_error_until_the_user_seeks() -> None:
+def test_records_before_it_come_first_then_the_error_until_the_user_seeks() -> None:
     core = Core({(0, 2)}, end=4)
     assert core.poll() == {P0: [0, 1], P1: [0, 1, 2, 3]}
     assert core.committed() == {P0: 2, P1: 4}
@@ -97,7 +97,7 @@ def test_a_partition_that_fails_does_not_keep_the_others_waiting() -> None:
         assert core.poll() == {P1: [end - 1]}
 
 
-def test_a_deserializer_that_succeeds_at_the_next_try_goes_on() -> None:
+def test_a_deserializer_that_succeeds_at_the_next_try_continues() -> None:
     core = Core({(0, 1)}, end=3)
     assert core.poll() == {P0: [0], P1: [0, 1, 2]}
     assert core.failing() == (P0, 1)
@@ -119,14 +119,14 @@ def test_an_error_that_waits_is_gone_when_the_user_has_answered_it_already(answe
     core.handout.raise_failure()  # raises nothing
 
 
-def test_two_partitions_fail_and_each_is_told() -> None:
+def test_two_partitions_fail_and_each_is_reported() -> None:
     core = Core({(0, 0), (1, 0)}, end=1)
     assert core.failing() == (P0, 0)
     core.subscription.seek(P0, 1)
     assert core.failing() == (P1, 0)
 
 
-def test_iteration_stands_in_front_of_it() -> None:
+def test_iteration_stops_before_it() -> None:
     core = Core({(0, 2)}, end=4)
     core.fetch()
     assert core.iterate(2) == [0, 1]
@@ -187,7 +187,7 @@ def look_at(error: RecordDeserializationError, consumer: Any, world: World) -> N
 
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("iterates", [False, True])
-def test_a_record_is_passed_over_and_none_is_lost(world: World, face: str, iterates: bool) -> None:
+def test_a_record_is_skipped_and_none_is_lost(world: World, face: str, iterates: bool) -> None:
     consumer: Any = FACES[face](**world.settings, value_deserializer=seven_fails)
     got: list[int] = []
     failed: list[int] = []

@@ -94,7 +94,7 @@ def test_asyncio_can_wait_for_it(future):
     assert asyncio.run(wait()) == METADATA
 
 
-def test_a_thread_that_waits_is_told_whichever_comes_first():
+def test_a_waiting_thread_is_notified_whichever_comes_first():
     """Both threads may take `_lock` first: no waiter may be forgotten."""
     futures = [DeliveryFuture() for _ in range(2_000)]
     results: list[RecordMetadata] = []
@@ -126,7 +126,7 @@ def waited_for(future, settle):
 
 
 @pytest.mark.parametrize("watched", [False, True])
-def test_a_thread_that_waits_is_told_of_an_error(future, watched):
+def test_a_waiting_thread_gets_an_error(future, watched):
     if watched:  # then it has a condition as well
         future.add_done_callback(lambda _: None)
     error = KafkaTimeoutError("too late")

@@ -89,7 +89,7 @@ async def test_the_client_says_who_it_is():
     assert asked[0].client_software_name == "muster"
 
 
-async def test_a_request_that_no_common_version_carries_is_refused_and_the_rest_goes_on():
+async def test_a_request_that_no_common_version_carries_is_refused_and_the_rest_continues():
     async with scripted(echo) as (server, made):
         del server.versions[16]
         server.versions[12] = (90, 91)

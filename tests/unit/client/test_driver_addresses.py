@@ -112,7 +112,7 @@ async def test_a_broker_that_moved_is_found_at_its_new_address():
 
 
 @pytest.mark.parametrize(("host", "port"), [("a\0b", 9092), ("." * 300, 9092), ("127.0.0.1", 70_000)])
-async def test_an_address_that_is_none_fails_what_is_asked_there(host, port):
+async def test_an_invalid_address_fails_what_is_asked_there(host, port):
     """Metadata may contain anything."""
     async with scripted(echo, known=1) as (_, made):
         made.metadata.brokers[5] = Node(5, host, port)

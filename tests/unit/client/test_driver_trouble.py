@@ -215,7 +215,7 @@ async def test_a_connection_that_is_left_alone_is_looked_at_as_long_as_something
             failed(await second, FailureKind.TIMEOUT)
 
 
-async def test_an_impatient_request_behind_a_patient_one_waits_for_it():
+async def test_an_impatient_request_after_a_patient_one_waits_for_it():
     """A heartbeat's timeout must not break the connection on which a join is parked."""
     release = asyncio.Event()
 
@@ -258,7 +258,7 @@ async def test_a_connection_that_breaks_answers_everything_on_it():
         struct.pack(">i", 2) + b"\0\0",
     ],
 )
-async def test_what_is_no_kafka_protocol_is_garbled(garbage):
+async def test_what_is_not_kafkas_protocol_is_garbled(garbage):
     async def script(peer):
         await peer.send(garbage)
         await peer.reader.read()
@@ -280,7 +280,7 @@ async def test_an_answer_that_is_cut_short_is_garbled():
         failed(await second, FailureKind.DISCONNECTED)
 
 
-async def test_a_handshake_that_is_refused_is_told():
+async def test_a_handshake_that_is_refused_is_reported():
     async def script(peer):
         await peer.read()
         await peer.reply(peer.api_versions(ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
@@ -290,7 +290,7 @@ async def test_a_handshake_that_is_refused_is_told():
         assert "CLUSTER_AUTHORIZATION_FAILED" in text
 
 
-async def test_a_broker_that_speaks_no_version_of_the_handshake_is_asked_twice_and_no_more():
+async def test_a_broker_that_supports_no_version_of_the_handshake_is_asked_exactly_twice():
     asked = 0
 
     async def script(peer):
@@ -343,7 +343,7 @@ def told(caplog, level):
     return [r.getMessage() for r in caplog.records if r.levelno == level and r.name == "muster.client.network"]
 
 
-async def test_that_nobody_listens_is_told_once_and_so_is_that_it_has_changed(caplog):
+async def test_that_nobody_listens_is_reported_once_and_so_is_that_it_has_changed(caplog):
     caplog.set_level(logging.INFO)
     (port,) = free_ports(1)
     refused = f"no connection to 127.0.0.1:{port}: refused; is a broker listening there?"
@@ -415,7 +415,7 @@ async def test_nothing_overtakes_what_could_not_be_sent_in_time():
             assert "could not be sent" in failed(answer, FailureKind.UNREACHABLE)
 
 
-async def test_a_request_behind_a_patient_one_has_its_time_once_that_is_answered():
+async def test_a_request_after_a_patient_one_has_its_time_once_that_is_answered():
     """Even if an earlier one had a short timeout: the deadline is that of the request right before."""
     release = asyncio.Event()
 

@@ -37,7 +37,7 @@ def test_what_waits_for_the_user_stays_in_its_order() -> None:
     assert not stream.has_fatal
 
 
-def test_an_error_is_not_told_twice_while_it_waits() -> None:
+def test_an_error_is_not_reported_twice_while_it_waits() -> None:
     stream = EventStream()
     for text in ("a", "a", "b"):
         stream.fail(KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, text))

@@ -29,7 +29,7 @@ def opened() -> FetchSession:
     return session
 
 
-def test_a_topic_that_was_made_anew_is_forgotten_under_its_former_id() -> None:
+def test_a_topic_that_was_made_again_is_forgotten_under_its_former_id() -> None:
     request = ask(opened(), NEW_ID)
     assert request.forgotten_topics_data == [ForgottenTopic("t", OLD_ID, [0])]
     assert [(topic.topic_id, topic.partitions[0].fetch_offset) for topic in request.topics] == [(NEW_ID, 0)]
@@ -43,7 +43,7 @@ def test_after_the_last_epoch_comes_the_first() -> None:
     assert (request.session_id, request.session_epoch, request.topics) == (77, 1, [])
 
 
-def test_a_broker_that_opens_another_session_begins_to_count_anew() -> None:
+def test_a_broker_that_opens_another_session_begins_to_count_again() -> None:
     session = opened()
     session.on_response(ErrorCode.NONE, 77)
     session.on_response(ErrorCode.NONE, 78)

@@ -15,7 +15,7 @@ from muster.protocol import messages as m
 from tests.support.one_broker import P0, P1, OneBroker, flipped
 
 
-def test_a_failure_that_does_not_heal_is_told_once() -> None:
+def test_a_failure_that_does_not_heal_is_reported_once() -> None:
     broker = OneBroker({P0: [2]})
     for kind, told in (FailureKind.DISCONNECTED, 0), (FailureKind.UNSUPPORTED_VERSION, 1):
         [send] = broker.poll()
@@ -77,7 +77,7 @@ def test_an_offset_out_of_range_is_reset_by_policy() -> None:
     assert broker.events.take() == []
 
 
-def test_an_offset_out_of_range_is_told_where_there_is_no_policy() -> None:
+def test_an_offset_out_of_range_is_reported_where_there_is_no_policy() -> None:
     broker = OneBroker({P0: [2]}, auto_offset_reset="none")
     broker.subscription.seek(P0, 9)
     for _ in range(2):
@@ -107,7 +107,7 @@ def test_what_was_fetched_before_an_offset_out_of_range_is_handed_out_before_the
 
 
 @pytest.mark.parametrize("code", [ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CORRUPT_MESSAGE])
-def test_an_error_that_does_not_heal_is_told_for_each_answer_that_says_it(code: ErrorCode) -> None:
+def test_an_error_that_does_not_heal_is_reported_for_each_answer_that_says_it(code: ErrorCode) -> None:
     """The partition is requested again once the error was raised and the backoff is over, whichever is later."""
     broker = OneBroker({P0: [2]})
     for raised_first in (True, False):
@@ -157,7 +157,7 @@ def test_a_moved_leader_backs_off_and_asks_for_metadata() -> None:
     assert len(broker.poll()) == 1
 
 
-def test_a_damaged_batch_is_told_at_each_turn_and_stops_only_its_partition() -> None:
+def test_a_damaged_batch_is_reported_at_each_turn_and_stops_only_its_partition() -> None:
     broker = OneBroker({P0: [2, 2, 2], P1: [1, 1, 1, 1]}, max_partition_fetch_bytes=1)
     flipped(broker, P0, 1)
     seen: dict[TopicPartition, list[int]] = {P0: [], P1: []}
@@ -187,7 +187,7 @@ def test_what_others_have_is_handed_out_before_the_error_is_raised() -> None:
 @pytest.mark.parametrize(
     "at", [pytest.param(17, id="crc"), pytest.param(16, id="magic"), pytest.param(8, id="length"), -1]
 )
-def test_nothing_behind_the_damage_is_handed_out_though_a_fetch_from_there_is_under_way(at: int) -> None:
+def test_nothing_after_the_damage_is_handed_out_though_a_fetch_from_there_is_under_way(at: int) -> None:
     broker = OneBroker.fetched({P0: [2, 1, 3]})
     flipped(broker, P0, 1, at)
     broker.exchange()
@@ -205,7 +205,7 @@ def test_nothing_behind_the_damage_is_handed_out_though_a_fetch_from_there_is_un
     assert broker.drain() == {P0: [3, 4, 5]}
 
 
-def test_damage_is_not_told_of_a_partition_that_is_paused_or_given_up() -> None:
+def test_damage_is_not_reported_for_a_partition_that_is_paused_or_given_up() -> None:
     broker = OneBroker({P0: [1]})
     flipped(broker, P0, 0)
     broker.exchange()
@@ -243,7 +243,7 @@ def test_an_answer_that_goes_backwards_is_damage_and_no_endless_loop() -> None:
 
 
 @pytest.mark.parametrize("broken", [0, 1])
-def test_a_damaged_message_of_before_kafka_0_11_is_told_as_damage(broken: int) -> None:
+def test_a_damaged_message_of_before_kafka_0_11_is_reported_as_damage(broken: int) -> None:
     """The message before it is handed out; it is not mistaken for a message that does not fit in a response."""
     one = "00000000 00 00 00000000 00000001 76"
     messages = [bytearray.fromhex(f"00000000000000{at:02x} 0000000f {one}") for at in (0, 1)]

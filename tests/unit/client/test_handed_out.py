@@ -45,7 +45,7 @@ def test_leaving_iteration_by_an_exception_does_not_commit_the_last_record(
     assert world.members() == 0
 
 
-def test_leaving_in_good_order_commits_what_was_handed_out_and_nothing_that_waits(world: World) -> None:
+def test_leaving_properly_commits_what_was_handed_out_and_nothing_that_waits(world: World) -> None:
     with Consumer(**world.settings) as consumer:
         consumer.subscribe([world.topic])
         for record in consumer:
@@ -115,7 +115,7 @@ def test_what_says_that_the_last_records_are_handled(
     assert world.committed() == [committed]
 
 
-def test_a_commit_of_offsets_says_it_of_what_stands_in_front_of_them(world: World) -> None:
+def test_a_commit_of_offsets_marks_the_records_before_them(world: World) -> None:
     with suppress(ValueError), Consumer(**world.settings) as consumer:
         consumer.subscribe([world.topic])
         first(consumer, max_records=10)

@@ -80,7 +80,7 @@ def test_what_nobody_has_got_is_handed_out_again(taken: Taken) -> None:
     assert taken.iterate(2) == [(0, 2), (0, 3)]
 
 
-def test_after_a_seek_iteration_goes_on_with_nothing_of_the_former_position(taken: Taken) -> None:
+def test_after_a_seek_iteration_continues_with_nothing_of_the_former_position(taken: Taken) -> None:
     """In the middle of the records of the partition for which seek was called."""
     taken.iterate(2)
     taken.subscription.seek(P0, 90)
@@ -90,7 +90,7 @@ def test_after_a_seek_iteration_goes_on_with_nothing_of_the_former_position(take
 
 
 @pytest.mark.parametrize("how", ["paused", "given up", "to be given up"])
-def test_iteration_stops_amid_the_records_of_a_partition_that_is_not_to_be_read(taken: Taken, how: str) -> None:
+def test_iteration_stops_within_the_records_of_a_partition_that_is_not_to_be_read(taken: Taken, how: str) -> None:
     taken.iterate(2)
     if how == "paused":
         taken.subscription.pause([P0])
@@ -125,9 +125,7 @@ def test_a_partition_that_has_come_back_was_not_kept(taken: Taken) -> None:
 
 
 @pytest.mark.parametrize(("committed", "stands"), [(1, 1), (2, 2), (3, 3), (4, 3), (9, 3)])
-def test_a_commit_of_offsets_handles_what_was_handed_out_in_front_of_them(
-    taken: Taken, committed: int, stands: int
-) -> None:
+def test_a_commit_of_offsets_handles_what_was_handed_out_before_them(taken: Taken, committed: int, stands: int) -> None:
     """And no others: those are still to come, whatever the caller has committed."""
     taken.hand_out(3)
     taken.handout.handled_up_to({P0: OffsetAndMetadata(committed)})
@@ -151,14 +149,14 @@ def test_when_it_has_ended_iteration_brings_nothing(taken: Taken) -> None:
     assert taken.commits() == {P0: 2, P1: 0}
 
 
-def test_an_end_that_handles_nothing_commits_in_front_of_what_was_handed_out_last(taken: Taken) -> None:
+def test_an_end_that_handles_nothing_commits_before_what_was_handed_out_last(taken: Taken) -> None:
     taken.iterate(3)
     taken.handout.end(handled=False)
     assert taken.commits() == {P0: 2, P1: 0}
     assert taken.iterate(1) == []
 
 
-def test_where_the_next_record_stands_and_how_many_are_still_to_come(taken: Taken) -> None:
+def test_the_offset_of_the_next_record_and_how_many_are_still_to_come(taken: Taken) -> None:
     """A partition has two runs of records: the first one that is not finished decides."""
     taken.take(P0, range(5, 8))
     taken.hand_out(2)
@@ -168,7 +166,7 @@ def test_where_the_next_record_stands_and_how_many_are_still_to_come(taken: Take
     assert taken.commits() == {P0: 2, P1: 0}
 
 
-def test_a_place_has_the_epoch_of_the_record_in_front_of_it(taken: Taken) -> None:
+def test_a_place_has_the_epoch_of_the_record_before_it(taken: Taken) -> None:
     """Otherwise the validation of the position would ask for the end of the wrong epoch (KIP-320)."""
     taken.handout.clear()
     taken.handout.take({P0: [record(P0, 0, 1), record(P0, 1, 2)]})
@@ -198,7 +196,7 @@ def tables(*, end: int = 8) -> Taken:
 
 
 @pytest.mark.parametrize(("committed", "stands"), [(4, 5), (5, 5), (6, 6), (8, None), (9, 5)])
-def test_a_commit_of_offsets_handles_the_rows_in_front_of_them(committed: int, stands: int | None) -> None:
+def test_a_commit_of_offsets_handles_the_rows_before_them(committed: int, stands: int | None) -> None:
     """Not those of a table that ends later: no record with that offset was handed out."""
     found = tables()
     found.handout.handled_up_to({P0: OffsetAndMetadata(committed)})

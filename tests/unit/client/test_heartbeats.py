@@ -109,7 +109,7 @@ def away_with_assigned_untold():
     return consumer
 
 
-def test_a_user_that_stayed_away_too_long_is_not_told_of_what_it_was_assigned_meanwhile():
+def test_a_user_that_stayed_away_too_long_is_not_notified_of_what_it_was_assigned_meanwhile():
     consumer = away_with_assigned_untold()
     consumer.now += 10_000
     consumer.core.poll(consumer.now)
@@ -139,7 +139,7 @@ def test_a_user_that_stayed_away_while_partitions_were_to_be_released_comes_back
     assert consumer.join().member_id == ""
 
 
-def test_whoever_leaves_is_not_told_of_what_it_was_assigned_and_does_not_know_of():
+def test_whoever_leaves_is_not_notified_of_what_it_was_assigned_and_does_not_know_of():
     consumer = away_with_assigned_untold()
     consumer.core.unsubscribe(consumer.now, lambda: None, "bye")
     consumer.turn()
@@ -162,7 +162,7 @@ def test_a_listener_that_takes_too_long_is_a_user_that_stays_away():
     assert len(consumer.sent(LeaveGroupRequest)) == 1
 
 
-def test_a_fenced_static_member_is_told_and_takes_part_again_only_when_polled():
+def test_a_fenced_static_member_gets_an_error_and_rejoins_only_when_polled():
     consumer = stable_member(group_instance_id="i1")
     consumer.tick(3_000)
     consumer.heartbeat(ErrorCode.FENCED_INSTANCE_ID)
@@ -183,7 +183,7 @@ def come_back_to(generation, **settings):
     return consumer
 
 
-def test_a_static_member_that_the_group_has_passed_over_has_lost_what_it_owns():
+def test_a_static_member_that_the_group_has_skipped_has_lost_what_it_owns():
     """Its membership is kept while its join is delayed, and its partitions are given to others at once (KIP-345)."""
     consumer = come_back_to(3, group_instance_id="i1")
     assert consumer.sent(SyncGroupRequest) == []

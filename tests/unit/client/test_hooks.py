@@ -91,7 +91,7 @@ def test_a_blocking_producer_tells_its_hooks(tmp_path: Path) -> None:
     assert over == [("", "over", b"%d" % number, number) for number in range(50)]
 
 
-def test_a_failure_that_only_hooks_were_told_of_is_raised_at_the_end() -> None:
+def test_a_failure_that_only_hooks_saw_is_raised_at_the_end() -> None:
     hook = Sent()
     with (
         pytest.raises(KafkaTimeoutError),
@@ -126,7 +126,7 @@ def test_a_blocking_consumer_tells_its_hooks(tmp_path: Path, by_iteration: bool)
     assert [{place: offset.offset for place, offset in commit.items()} for commit in hook.commits] == [{PLACE: 10}]
 
 
-async def test_auto_commits_are_told(tmp_path: Path) -> None:
+async def test_auto_commits_are_reported(tmp_path: Path) -> None:
     hook = Read()
     async with running(tmp_path) as broker:
         async with AsyncProducer(bootstrap_servers=broker.bootstrap) as producer:
@@ -155,6 +155,6 @@ def test_a_hook_that_raises_is_logged_and_breaks_nothing(tmp_path: Path, caplog:
 @pytest.mark.parametrize(
     ("client", "hook"), [(Producer, Read()), (AsyncProducer, Read()), (Consumer, Sent()), (AsyncConsumer, object())]
 )
-def test_what_is_no_hook_is_refused(client: Any, hook: object) -> None:
+def test_what_is_not_a_hook_is_refused(client: Any, hook: object) -> None:
     with pytest.raises(TypeError, match=r"hooks: .* is not an instance of (Producer|Consumer)Hooks"):
         client(bootstrap_servers="127.0.0.1:1", hooks=[hook])

@@ -68,7 +68,7 @@ def test_what_follows_a_failure_is_sent_again_in_order_one_at_a_time():
     assert p.offsets() == {b"0": 0, b"1": 1, b"2": 2}
 
 
-def test_out_of_order_behind_a_failed_batch_needs_no_new_epoch():
+def test_out_of_order_after_a_failed_batch_needs_no_new_epoch():
     p = ProducerHarness.warmed()
     first, second = p.put(b"a"), p.put(b"b")
     p.answer(first, ErrorCode.NOT_ENOUGH_REPLICAS)
@@ -153,7 +153,7 @@ def test_a_batch_given_up_with_its_fate_unknown_holds_the_next_back():
     p.fail(again)
 
 
-def test_when_nothing_behind_it_was_written_a_new_epoch_begins():
+def test_when_nothing_after_it_was_written_a_new_epoch_begins():
     p = ProducerHarness(settings={"delivery_timeout_ms": 30_000, "request_timeout_ms": 10_000})
     p.fail(p.put(b"lost"))
     p.tick(30_000)
@@ -196,7 +196,7 @@ def test_sequences_go_round(sequence, count, expected):
     assert next_sequence(sequence, count) == expected
 
 
-def test_an_acknowledgement_behind_the_turn_counts_as_later():
+def test_an_acknowledgement_after_the_turn_counts_as_later():
     p = ProducerHarness()
     request = p.put(b"a")
     assert p.core._sequences is not None
@@ -393,7 +393,7 @@ def test_nothing_new_follows_what_was_acknowledged_before_an_earlier_batch():
     assert (request.values, stamps(request)) == ([b"c"], [(1000, 0, 3)])
 
 
-def test_what_is_under_way_behind_a_batch_that_has_timed_out_keeps_its_numbers():
+def test_what_is_under_way_after_a_batch_that_has_timed_out_keeps_its_numbers():
     """Both may have been written, answers are late. With new sequences the second one would be written twice."""
     p = ProducerHarness.warmed(settings={"delivery_timeout_ms": 30_000, "request_timeout_ms": 20_000})
     first = p.put(b"a")

@@ -71,7 +71,7 @@ def test_a_join_that_is_parked_at_a_coordinator_that_was_given_up_is_not_waited_
     assert len(consumer.sent(m.JoinGroupRequest)) == 1
 
 
-def test_a_commit_that_timed_out_at_the_coordinator_has_it_looked_up_anew() -> None:
+def test_a_commit_that_timed_out_at_the_coordinator_has_it_looked_up_again() -> None:
     """Like Kafka's own client: it could not write, so it may no longer be the coordinator."""
     consumer = stable_member()
     outcome = consumer.commit({"flights-0": 1}, until=consumer.now + 60_000)
@@ -228,7 +228,7 @@ def test_a_commit_of_the_generation_that_is_being_left_says_that_the_member_is_o
     assert consumer.member.generation.was_reset
 
 
-def test_a_static_member_that_has_joined_anew_is_not_fenced_by_a_commit_of_before() -> None:
+def test_a_static_member_that_has_joined_again_is_not_fenced_by_a_commit_of_before() -> None:
     """The commit is from the previous generation; only one of this generation proves that another instance took
     over."""
     consumer = stable_member(group_instance_id="i1")
@@ -399,7 +399,7 @@ def test_the_interval_of_auto_commits_begins_with_the_assignment() -> None:
 # --- without a coordinator -------------------------------------------------------------------------------------------
 
 
-def test_whoever_may_not_use_its_group_is_told_though_it_assigned_by_hand() -> None:
+def test_whoever_may_not_use_its_group_gets_an_error_though_it_assigned_by_hand() -> None:
     """It waits for the committed offsets of a group that it may not see: the user has not asked for them, but gets the
     error."""
     consumer = ConsumerHarness(enable_auto_commit=False)
@@ -433,7 +433,7 @@ def test_errors_do_not_pile_up_while_the_user_is_away() -> None:
     assert len([event for event in consumer.core.events if isinstance(event, Fatal)]) == 1
 
 
-def test_what_two_partitions_say_alike_is_told_once() -> None:
+def test_what_two_partitions_say_alike_is_reported_once() -> None:
     consumer = ConsumerHarness(group_id=None)
     partitions = tps("flights-0 flights-1")
     consumer.core.assign(partitions)

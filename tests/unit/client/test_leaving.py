@@ -20,7 +20,7 @@ def test_a_dynamic_member_leaves_with_a_reason():
     assert consumer.core.subscription.assignment() == []
 
 
-def test_an_old_broker_is_told_without_a_reason():
+def test_an_old_broker_gets_the_leave_group_without_a_reason():
     consumer = manual()
     consumer.versions[LeaveGroupRequest] = 2
     consumer.stable()
@@ -38,7 +38,7 @@ def test_a_static_member_does_not_leave():
     assert consumer.sent(LeaveGroupRequest) == []
 
 
-def test_leaving_amid_a_join_goes_by_another_connection():
+def test_leaving_during_a_join_goes_by_another_connection():
     """The broker reads nothing after a parked join."""
     consumer = stable_member()
     consumer.rebalance()
@@ -52,14 +52,14 @@ def test_leaving_amid_a_join_goes_by_another_connection():
     assert consumer.member.state is MemberState.UNJOINED
 
 
-def test_leaving_amid_a_cooperative_rebalance_loses_what_is_owned():
+def test_leaving_during_a_cooperative_rebalance_loses_what_is_owned():
     consumer = stable_member(partition_assignment_strategy="cooperative-sticky")
     consumer.rebalance()
     leave(consumer)
     assert consumer.finish_callback() == ("lost", tps(ALL))
 
 
-def test_leaving_amid_a_join_reaches_the_coordinator_though_a_heartbeat_fails_with_its_connection():
+def test_leaving_during_a_join_reaches_the_coordinator_though_a_heartbeat_fails_with_its_connection():
     """The parked join's connection used to be closed only when the LeaveGroup request was built: the heartbeat on it
     failed, the coordinator was given up, and there was nobody left to notify, so the group waited for the member's
     session to expire."""

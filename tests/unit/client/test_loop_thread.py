@@ -101,7 +101,7 @@ def test_closing_again_does_not_cut_the_farewell_short():
     assert "test" not in {found.name for found in threading.enumerate()}
 
 
-def test_a_call_that_comes_between_the_last_round_and_the_end_is_told():
+def test_a_call_that_comes_between_the_last_round_and_the_end_gets_an_error():
     late = LoopCall(answer)
 
     async def farewell():

@@ -45,7 +45,7 @@ def offsets(records: list[ConsumerRecord]) -> list[int]:
 # --- two at once -----------------------------------------------------------------------------------------------------
 
 
-def test_a_second_poll_is_refused_and_the_first_goes_on() -> None:
+def test_a_second_poll_is_refused_and_the_first_continues() -> None:
     with Consumer(bootstrap_servers=NOWHERE) as consumer:
         consumer.assign([ZERO])
         thread, raised = in_thread(lambda: consumer.poll(60_000))
@@ -305,7 +305,7 @@ class Hiccup(RangeAssignor):
             raise RuntimeError("one hiccup in on_assignment")
 
 
-def test_an_assignor_that_raises_is_told_once_and_the_consumer_goes_on(world: World) -> None:
+def test_an_assignor_that_raises_is_reported_once_and_the_consumer_continues(world: World) -> None:
     Hiccup.raised = 0
     raised: list[Exception] = []
     with Consumer(**world.settings, partition_assignment_strategy=[Hiccup()]) as consumer:

@@ -9,7 +9,7 @@ from muster.client.core.group.member_state import TRANSITIONS, MemberState
 
 @pytest.mark.parametrize("before", MemberState)
 @pytest.mark.parametrize("after", MemberState)
-def test_a_member_goes_only_where_the_table_leads(before: MemberState, after: MemberState) -> None:
+def test_a_member_only_makes_the_transitions_in_the_table(before: MemberState, after: MemberState) -> None:
     if (before, after) in TRANSITIONS:
         assert before.to(after) is after
     else:

@@ -216,7 +216,7 @@ def test_what_is_found_to_be_stale_while_a_request_is_under_way_is_asked_for_onc
     c.quiet()
 
 
-def test_topics_that_nobody_is_interested_in_any_more_are_forgotten():
+def test_topics_of_no_interest_are_forgotten():
     c = Cluster()
     c.metadata.set_interest(["flights", "airports"])
     c.learn(topic(), topic("airports", topic_id=b"a" * 16))
@@ -234,7 +234,7 @@ def test_a_new_topic_does_not_undo_the_backoff_while_requests_fail():
     c.quiet()
 
 
-def test_failures_back_off_and_are_told():
+def test_failures_back_off_and_are_reported():
     c = Cluster()
     waits = []
     for _ in range(6):
@@ -252,7 +252,7 @@ def test_failures_back_off_and_are_told():
     assert c.metadata.last_error is None
 
 
-def test_a_broker_that_is_too_old_is_told():
+def test_a_broker_that_is_too_old_is_reported():
     c = Cluster()
     c.ask().on_reply(Failure(FailureKind.UNSUPPORTED_VERSION, "too old"), c.now)
     assert isinstance(c.metadata.last_error, UnsupportedVersionError)
@@ -303,7 +303,7 @@ def test_a_partition_without_a_leader_is_asked_for_again():
     assert c.metadata.update_pending
 
 
-def test_a_leader_that_is_no_broker_is_none():
+def test_a_leader_that_is_not_a_broker_does_not_count():
     c = Cluster.knowing(topic(leader=9))
     assert c.metadata.leader(FLIGHTS) is None
 
@@ -315,7 +315,7 @@ def test_an_older_epoch_does_not_replace_a_newer_one():
     assert (c.metadata.leader(FLIGHTS), c.metadata.leader_epoch(FLIGHTS)) == (2, 4)
 
 
-def test_a_topic_that_was_made_anew_begins_with_new_epochs():
+def test_a_topic_that_was_made_again_begins_with_new_epochs():
     c = Cluster.knowing(topic(leader=2, epoch=4))
     c.refresh(topic(leader=1, epoch=0, topic_id=b"x" * 16))
     assert (c.metadata.leader(FLIGHTS), c.metadata.leader_epoch(FLIGHTS)) == (1, 0)
@@ -405,7 +405,7 @@ def test_a_topic_that_was_not_asked_for_this_time_is_what_it_was():
 
 
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_AUTHORIZATION_FAILED])
-def test_a_topic_that_is_gone_is_known_no_more(code):
+def test_a_topic_that_is_gone_is_no_longer_known(code):
     c = Cluster.knowing(topic())
     c.refresh(missing("flights", code))
     assert (c.metadata.partition_count("flights"), c.metadata.topic_name(ID)) == (None, None)

@@ -56,7 +56,7 @@ def test_a_reset_is_the_leaders_own_word() -> None:
         ErrorCode.UNKNOWN_SERVER_ERROR,
     ],
 )
-def test_a_reset_goes_on_until_there_is_an_offset(code: ErrorCode) -> None:
+def test_a_reset_continues_until_there_is_an_offset(code: ErrorCode) -> None:
     consumer = resetting()
     for _ in range(3):
         tell(consumer, code=code)
@@ -68,7 +68,7 @@ def test_a_reset_goes_on_until_there_is_an_offset(code: ErrorCode) -> None:
     assert consumer.events == []
 
 
-def test_a_reset_that_is_not_allowed_is_told_once_while_nobody_looks() -> None:
+def test_a_reset_that_is_not_allowed_is_reported_once_while_nobody_looks() -> None:
     consumer = alone()
     consumer.core.assign([ZERO])
     consumer.core.enter_poll(consumer.now)

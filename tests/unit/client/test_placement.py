@@ -26,7 +26,7 @@ def test_a_record_does_not_overtake_one_that_still_waits_aside():
     assert request.values == [b"first", b"second"]
 
 
-def test_partitions_of_two_topics_are_told_apart():
+def test_partitions_of_two_topics_are_distinguished():
     p = ProducerHarness(version=12, others=("trains",))
     for topic in (TOPIC, "trains"):
         p.give(b"for " + topic.encode(), partition=0, topic=topic)
@@ -34,7 +34,7 @@ def test_partitions_of_two_topics_are_told_apart():
     assert found == {TOPIC: [b"for flights"], "trains": [b"for trains"]}
 
 
-def test_one_that_waits_for_its_partition_holds_up_those_behind_it():
+def test_one_that_waits_for_its_partition_holds_up_those_after_it():
     p = ProducerHarness()
     p.give(b"first", partition=1)
     p.turn()
@@ -44,7 +44,7 @@ def test_one_that_waits_for_its_partition_holds_up_those_behind_it():
     assert set(request.values) == {b"first", b"second"}
 
 
-def test_the_first_to_run_out_of_time_is_told_in_time():
+def test_the_first_to_run_out_of_time_is_reported_in_time():
     p = ProducerHarness(topic_exists=False, settings={"max_block_ms": 5_000})
     p.give(b"a", topic="early")
     p.tick(1_000)
@@ -187,7 +187,7 @@ def test_a_partitioner_is_given_all_partitions_where_none_has_a_leader():
 # --- one broker's requests -------------------------------------------------------------------------------------------
 
 
-def test_no_partition_starves_behind_another():
+def test_no_partition_is_starved_by_another():
     """Each request can hold one batch; both partitions have more than that waiting."""
     settings = {
         "enable_idempotence": False,

@@ -98,7 +98,7 @@ def cluster(**settings: Any) -> Cluster:
     return Cluster(ClientConfig(bootstrap_servers=("h:1", "h:2"), **settings))
 
 
-def test_a_broker_that_stands_still_is_asked_last_until_it_answers(world):
+def test_a_suspended_broker_is_asked_last_until_it_answers(world):
     found = cluster()
     world.frozen = {1}
     found.topics(["t"])
@@ -115,7 +115,7 @@ def test_a_broker_that_stands_still_is_asked_last_until_it_answers(world):
     assert world.asked == [(1, "Metadata")]
 
 
-def test_a_leader_that_stands_still_takes_the_time_of_one_try_only(world):
+def test_a_suspended_leader_takes_the_time_of_one_try_only(world):
     """The first attempt takes all the time of one request; the second one finds the new leader."""
     found = cluster()
     found.topics(["t"])

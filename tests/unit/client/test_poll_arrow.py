@@ -77,7 +77,7 @@ def test_records_and_tables_in_turn_leave_nothing_out(taken):
 
 
 @pytest.mark.parametrize("at", [17, 64], ids=["crc", "record"])
-def test_what_stands_before_a_damaged_batch_is_handed_out_then_comes_the_error(at):
+def test_records_before_a_damaged_batch_are_handed_out_then_comes_the_error(at):
     broker = OneBroker({P0: [2, 1, 3]}, max_batches=3)
     damaged(broker, 1, at)
     broker.exchange()
@@ -96,7 +96,7 @@ def test_what_stands_before_a_damaged_batch_is_handed_out_then_comes_the_error(a
     assert offsets(reader_of(broker).collect()) == {P0: [3, 4, 5]}
 
 
-def test_records_that_are_broken_behind_a_good_crc():
+def test_records_that_are_broken_after_a_good_crc():
     broker = OneBroker({P0: [1, 1]}, max_batches=2, check_crcs=False)
     damaged(broker, 1, 61)
     broker.exchange()
@@ -105,7 +105,7 @@ def test_records_that_are_broken_behind_a_good_crc():
         reader_of(broker).collect()
 
 
-def test_what_a_fetch_under_way_brings_from_behind_the_damage_is_not_handed_out_in_tables_either():
+def test_what_a_fetch_under_way_brings_from_after_the_damage_is_not_handed_out_in_tables_either():
     broker = OneBroker({P0: [2, 1, 3]})
     damaged(broker, 1, 64)
     broker.exchange()

@@ -241,7 +241,7 @@ def test_an_unknown_topic_fails_after_max_block_ms():
     assert "UNKNOWN_TOPIC_OR_PARTITION" in str(p.error(b"a"))
 
 
-def test_the_reason_of_an_unreachable_cluster_is_told():
+def test_the_reason_of_an_unreachable_cluster_is_reported():
     p = ProducerHarness(settings={"max_block_ms": 5000})
     p.metadata_broken = Failure(FailureKind.UNREACHABLE, "refused by 10.0.0.1")
     p.give(b"a")
@@ -348,7 +348,7 @@ def test_delivery_timeout_ends_it_wherever_the_batch_is():
     assert p.core.buffered_bytes == 0
 
 
-def test_record_errors_are_told_apart():
+def test_record_errors_are_distinguished():
     p = producer(linger_ms=5)
     p.hold(*numbered(3))
     (request,) = p.tick(5)
@@ -358,7 +358,7 @@ def test_record_errors_are_told_apart():
     assert "one is bad" in str(p.error(b"0"))
 
 
-def test_log_append_time_is_told():
+def test_log_append_time_is_reported():
     p = producer()
     p.answer(p.put(b"a"), log_append_time_ms=99)
     assert p.done[b"a"].timestamp == 99

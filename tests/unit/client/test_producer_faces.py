@@ -188,7 +188,7 @@ async def test_a_dropped_async_producer_warns_and_settles_its_records(monkeypatc
         await asyncio.wait_for(future, 30)
 
 
-def test_records_are_told_when_their_event_loop_ends_with_all_in_it():
+def test_records_are_reported_when_their_event_loop_ends_with_all_in_it():
     told = []
 
     async def main():
@@ -201,7 +201,7 @@ def test_records_are_told_when_their_event_loop_ends_with_all_in_it():
     assert [type(error) for error in told] == [ClosedError]
 
 
-async def test_leaving_async_with_raises_what_nobody_was_told_of():
+async def test_leaving_async_with_raises_what_was_not_reported():
     async def send_some():
         async with AsyncProducer(bootstrap_servers=NOWHERE, max_block_ms=50) as producer:
             for _ in range(2):
@@ -227,7 +227,7 @@ async def test_closing_an_async_producer_twice_at_once_waits_for_the_one_end():
     await first
 
 
-async def test_whoever_waits_for_room_is_told_that_the_producer_was_closed():
+async def test_whoever_waits_for_room_learns_that_the_producer_was_closed():
     """Its record was not accepted, and its outcome would never be reported."""
     producer = AsyncProducer(bootstrap_servers=NOWHERE, buffer_memory=300)
     taken = await producer.send("t", bytes(200))
@@ -272,7 +272,7 @@ def test_full_buffer_memory_blocks_for_max_block_ms(producer):
         producer.send("t", bytes(200))
 
 
-def test_a_caller_that_waits_for_room_goes_on_when_there_is_some(monkeypatch):
+def test_a_caller_that_waits_for_room_continues_when_there_is_some(monkeypatch):
     producer = Producer(bootstrap_servers=NOWHERE, max_block_ms=2_000, buffer_memory=2000)
     outbox, core = producer._outbox, producer._engine.core
     core.buffered_bytes = 1900

@@ -25,7 +25,7 @@ def test_raw_batches_that_were_begun_as_records_are_fetched_again() -> None:
     assert [data.start_offset for data in broker.fetcher.collect_raw()[P0]] == [2]
 
 
-def test_batches_in_front_of_the_position_are_passed_over() -> None:
+def test_batches_before_the_position_are_skipped() -> None:
     """A broker may begin its answer before the offset that was requested."""
     broker = OneBroker({P0: [2, 2]})
     broker.subscription.seek(P0, 3)
@@ -48,7 +48,7 @@ def test_a_batch_that_was_cut_comes_again_as_a_whole() -> None:
     assert [r.offset for r in broker.fetcher.collect(500)[P0]] == list(range(2, 22))
 
 
-def test_what_is_damaged_is_no_part_of_the_raw_batches_in_front_of_it() -> None:
+def test_what_is_damaged_is_not_part_of_the_raw_batches_before_it() -> None:
     broker = OneBroker({P0: [2, 2]}, max_batches=2)
     flipped(broker, P0, 1, at=16)
     broker.exchange()
@@ -58,7 +58,7 @@ def test_what_is_damaged_is_no_part_of_the_raw_batches_in_front_of_it() -> None:
         broker.fetcher.collect_raw()
 
 
-def test_raw_batches_that_are_refused_are_told_of_though_an_error_stands_behind_them() -> None:
+def test_refused_raw_batches_are_reported_though_an_error_follows_them() -> None:
     broker = OneBroker({P0: [2, 2]}, max_batches=2)
     flipped(broker, P0, 1, at=16)
     broker.exchange()

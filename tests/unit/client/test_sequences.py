@@ -180,7 +180,7 @@ def test_pieces_take_the_place_of_their_batch(book):
     assert not book.may_send(pieces[1])
 
 
-def test_a_refusal_behind_another_needs_no_new_epoch(book):
+def test_a_refusal_after_another_needs_no_new_epoch(book):
     x, y = under_way(book, 1, 1)
     assert book.can_retry(y, OUT_OF_ORDER, -1), "it follows when the first has gone again"
     book.settle()
@@ -196,7 +196,7 @@ def unresolved(book, count):
     return rest
 
 
-def test_a_gap_behind_a_lost_batch_is_known_by_the_next_ones_refusal(book):
+def test_a_gap_after_a_lost_batch_is_known_by_the_next_ones_refusal(book):
     x, y = unresolved(book, 3)
     assert book.can_retry(y, OUT_OF_ORDER, -1)
     book.settle()
@@ -206,7 +206,7 @@ def test_a_gap_behind_a_lost_batch_is_known_by_the_next_ones_refusal(book):
     assert numbers(x, y) == [(7, 1, 0), (7, 1, 1)]
 
 
-def test_a_refusal_further_behind_a_lost_batch_says_nothing_of_the_gap(book):
+def test_a_refusal_further_after_a_lost_batch_says_nothing_of_the_gap(book):
     """The batch after the lost one was written: there is no gap, and the refused one is sent again as it is."""
     x, y = unresolved(book, 3)
     book.completed(x)
@@ -226,7 +226,7 @@ def test_of_several_lost_batches_the_last_says_where_the_gap_ends(book):
 
 
 @pytest.mark.parametrize("last", [2**31 - 4, 2**31 - 3, 2**31 - 2, 2**31 - 1])
-def test_the_last_of_several_lost_batches_may_be_behind_the_step_to_0(book, last):
+def test_the_last_of_several_lost_batches_may_be_after_the_step_to_0(book, last):
     """Java's producer takes the larger number, and retries the next batch in vain until it times out."""
     first = batch()
     send(book, first)
@@ -242,7 +242,7 @@ def test_the_last_of_several_lost_batches_may_be_behind_the_step_to_0(book, last
     assert numbers(z) == [(7, 1, 0)]
 
 
-def test_a_gap_behind_what_has_no_answer_yet_waits_for_it(book):
+def test_a_gap_after_what_has_no_answer_yet_waits_for_it(book):
     """With new numbers, the batches in flight before the lost one would be written twice."""
     w, lost, y = under_way(book, 1, 1, 1)
     lost.maybe_written = True

@@ -151,7 +151,7 @@ def test_a_failure_says_where_the_record_is_and_has_it(key: bytes, value: bytes,
     assert (error.retriable, error.fatal) == (False, False)
 
 
-def test_an_interrupt_is_no_failure_of_the_record() -> None:
+def test_an_interrupt_is_not_a_failure_of_the_record() -> None:
     def interrupted(data: bytes) -> bytes:
         raise KeyboardInterrupt
 
@@ -162,7 +162,7 @@ def test_an_interrupt_is_no_failure_of_the_record() -> None:
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
-def test_serializers_are_told_none_too() -> None:
+def test_serializers_get_none_too() -> None:
     told: list[Any] = []
     assert Serializers(told.append, told.append).write("t", None, None, []) == (None, None)
     assert told == [None, None]
@@ -173,7 +173,7 @@ def fails(_data: Any) -> bytes:
 
 
 @pytest.mark.parametrize("which", ["key", "value"])
-def test_a_serializer_that_fails_is_told_with_its_topic(which: str) -> None:
+def test_a_serializer_that_fails_is_reported_with_its_topic(which: str) -> None:
     with pytest.raises(SerializationError, match=f"the {which} for topic t .*: ValueError: no such type") as told:
         Serializers(fails if which == "key" else None, fails).write("t", "k", "v", [])
     assert isinstance(told.value.__cause__, ValueError)

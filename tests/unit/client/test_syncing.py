@@ -135,13 +135,13 @@ def test_an_assignor_that_fails_to_hear_of_its_assignment_does_not_stop_it(liste
     assert consumer.sent(m.JoinGroupRequest) == []
 
 
-def test_a_follower_is_told_where_the_group_chose_what_it_never_offered():
+def test_a_follower_gets_an_error_if_the_group_chose_what_it_never_offered():
     consumer = joining()
     consumer.let_in(ALL, leader="other", protocol="mystery")
     assert "'mystery', which was not offered" in str(consumer.fatal())
 
 
-def test_a_users_assignor_is_asked_and_told():
+def test_a_users_assignor_is_asked_and_notified():
     """J9."""
     told = []
 

@@ -136,7 +136,7 @@ def test_v2_the_first_batches_of_a_partition_are_not_sent_alone() -> None:
         assert len(p.open) == sent
 
 
-def test_v2_a_batch_that_overtook_the_first_is_sent_again_behind_it() -> None:
+def test_v2_a_batch_that_overtook_the_first_is_sent_again_after_it() -> None:
     p = TransactionalProducer.begun()
     first, second = p.put(b"a"), p.put(b"b")
     p.answer(first, E.NOT_LEADER_OR_FOLLOWER)
@@ -206,7 +206,7 @@ def test_v1_an_abort_settles_a_batch_whose_answer_was_lost() -> None:
     assert call.done
 
 
-def test_v1_an_abort_drops_batches_behind_a_lost_one() -> None:
+def test_v1_an_abort_drops_batches_after_a_lost_one() -> None:
     """They cannot be written; the next epoch closes the gap."""
     p = TransactionalProducer.begun(b"warm", v2=False)
     first, second = p.put(b"a"), p.put(b"b")

@@ -157,7 +157,7 @@ def test_metadata_that_is_older_than_the_position_is_asked_for_first(readers: Re
     assert readers.subscription.position(P0) == 10
 
 
-def test_a_topic_made_anew_has_older_epochs_and_is_asked_all_the_same(readers: Readers) -> None:
+def test_a_topic_made_again_has_older_epochs_and_is_asked_all_the_same(readers: Readers) -> None:
     readers.subscription.set_position(P0, 10, 5)
     assert readers.poll() == []
     readers.leads(1, 3)
@@ -166,7 +166,7 @@ def test_a_topic_made_anew_has_older_epochs_and_is_asked_all_the_same(readers: R
 
 
 @pytest.mark.parametrize("reset", ["earliest", "latest"])
-def test_a_topic_made_anew_is_read_from_its_beginning(reset: str) -> None:
+def test_a_topic_made_again_is_read_from_its_beginning(reset: str) -> None:
     """None of it has been read; the old position may lie within it, and would skip earlier records."""
     readers = Readers(reset)
     readers.subscription.seek(P0, 10)
@@ -185,7 +185,7 @@ def test_a_topic_made_anew_is_read_from_its_beginning(reset: str) -> None:
     assert readers.subscription.position(P0) == 0
 
 
-def test_without_a_policy_a_topic_made_anew_is_the_users_affair() -> None:
+def test_without_a_policy_a_topic_made_again_is_the_users_affair() -> None:
     readers = Readers("none")
     readers.subscription.seek(P0, 10)
     assert readers.poll() == []
@@ -231,7 +231,7 @@ def test_a_log_that_knows_nothing_of_the_epoch_is_read_by_the_reset_policy(reade
 
 
 @pytest.mark.parametrize(("end", "divergent"), [(7, OffsetAndMetadata(7, 2)), (-1, None)])
-def test_without_a_policy_the_user_is_told_until_it_seeks(end: int, divergent: OffsetAndMetadata | None) -> None:
+def test_without_a_policy_the_user_gets_an_error_until_it_seeks(end: int, divergent: OffsetAndMetadata | None) -> None:
     readers = Readers("none")
     read_up_to(readers, 10, 3)
     readers.leads(2, 4)
@@ -262,7 +262,7 @@ def test_without_a_policy_the_user_is_told_until_it_seeks(end: int, divergent: O
         ErrorCode.INVALID_REQUEST,
     ],
 )
-def test_what_is_no_answer_is_asked_again_after_a_backoff(readers: Readers, code: ErrorCode) -> None:
+def test_what_is_not_an_answer_is_asked_again_after_a_backoff(readers: Readers, code: ErrorCode) -> None:
     readers.subscription.set_position(P0, 10, 2)
     readers.reply(readers.only(), code=code)
     assert readers.metadata.update_pending
@@ -283,7 +283,7 @@ def test_an_answer_that_leaves_a_partition_out_is_none(readers: Readers) -> None
     assert len(readers.poll()) == 1
 
 
-def test_what_is_not_allowed_is_told(readers: Readers) -> None:
+def test_what_is_not_allowed_is_reported(readers: Readers) -> None:
     readers.subscription.set_position(P0, 10, 2)
     readers.reply(readers.only(), code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     [error] = readers.take_errors()

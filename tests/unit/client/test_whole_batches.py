@@ -134,7 +134,7 @@ def test_its_failure_is_that_of_each_of_its_records(way):
     assert p.core.buffered_bytes == 0
 
 
-def test_records_of_a_topic_that_waits_stay_behind_a_batch_for_it():
+def test_records_of_a_topic_that_waits_stay_after_a_batch_for_it():
     p = Harness(leaders=[1], settings={"max_block_ms": 50_000})
     p.topic_exists = False
     p.metadata.topics.clear()

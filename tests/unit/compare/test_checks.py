@@ -101,7 +101,7 @@ def test_what_is_wrong_is_found(scheme: Scheme, change: Callable[[SchemeRun], No
     ("scheme", "change"),
     [(Scheme.WATCHERS, twice), (Scheme.WATCHERS, accepted), (Scheme.SERVER, twice), (Scheme.KAFKA08, doubled)],
 )
-def test_what_a_scheme_does_not_promise_is_no_fault(scheme: Scheme, change: Callable[[SchemeRun], None]) -> None:
+def test_what_a_scheme_does_not_promise_is_not_a_fault(scheme: Scheme, change: Callable[[SchemeRun], None]) -> None:
     results = sample(scheme)
     change(results.runs[0])
     assert wrong(results) == []
@@ -136,7 +136,7 @@ def test_counts_of_steps_in_which_sessions_ended_are_not_judged(scheme: Scheme) 
 
 
 @pytest.mark.parametrize("outcomes", [{}, {"none": 1}])
-def test_a_commit_that_was_never_tried_is_not_taken_for_a_refused_one(outcomes: dict[str, int]) -> None:
+def test_a_commit_that_was_never_tried_is_not_mistaken_for_a_refused_one(outcomes: dict[str, int]) -> None:
     results = sample(Scheme.SERVER)
     results.runs[0].of_kind(StepKind.FREEZE)[0].stale_commits = outcomes
     (found,) = [check for check in judge(results) if check.name == "a resumed member cannot commit"]
@@ -217,7 +217,7 @@ def test_results_go_through_json() -> None:
     assert again.stories() == [run(scheme) for scheme in (Scheme.WATCHERS, Scheme.SERVER, Scheme.MEMBERS)]
 
 
-def test_work_is_added_up_and_told_apart() -> None:
+def test_work_is_added_up_and_distinguished() -> None:
     before = Work(1, 2, 3, {"JoinGroup": 2, "Heartbeat": 5})
     after = Work(2, 4, 3, {"JoinGroup": 3, "Heartbeat": 5, "SyncGroup": 1})
     added = after.since(before)

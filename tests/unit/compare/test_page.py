@@ -40,7 +40,7 @@ def test_the_page_asks_for_nothing_but_itself(page: str) -> None:
     assert not re.search(r"https?:|<script|<link|<img|@import|url\((?!#)|src=", page)
 
 
-def test_what_it_ran_on_is_told_and_escaped(page: str) -> None:
+def test_what_it_ran_on_is_reported_and_escaped(page: str) -> None:
     assert "ZooKeeper &lt;3.9&gt; &amp; three brokers" in page
     assert "Left out: the consumer of Kafka 0.8.2.2: no jars." in page
 
@@ -121,7 +121,7 @@ def test_formulas_are_sampled_evenly_from_one_on() -> None:
     assert len(found) > 40
 
 
-def test_nought_stands_on_the_axis_and_labels_do_not_cover_each_other() -> None:
+def test_zero_is_on_the_axis_and_labels_do_not_cover_each_other() -> None:
     lines = [
         GrowthLine("many", 0, [(5, 60)], [(1, 10), (1_000, 1_000_000)]),
         GrowthLine("one", 1, [(5, 1)], [(1, 1), (1_000, 1)]),

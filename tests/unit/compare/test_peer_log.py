@@ -35,7 +35,7 @@ def follow(log: PeerLog, text: str) -> list[list[int]]:
     return [sorted(log.owned) for line in text.splitlines() if log.take(line)]
 
 
-def test_what_it_reads_is_told_when_it_has_claimed_all() -> None:
+def test_what_it_reads_is_reported_when_it_has_claimed_all() -> None:
     log = PeerLog()
     assert follow(log, FIRST) == [[1, 10]]
     assert (log.work.rebalances, log.work.tries, log.work.conflicts) == (1, 1, 0)
@@ -56,7 +56,7 @@ def test_a_try_that_ended_with_an_exception_gives_it_nothing() -> None:
     assert follow(log, "\n".join(lines)) == []
 
 
-def test_a_rebalance_that_gives_it_nothing_is_told_too() -> None:
+def test_a_rebalance_that_gives_it_nothing_is_reported_too() -> None:
     lines = (f"{AT}begin rebalancing consumer g_m1 try #0", f"{AT}end rebalancing consumer g_m1 try #0")
     assert follow(PeerLog(), "\n".join(lines)) == [[]]
 

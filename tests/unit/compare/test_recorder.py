@@ -36,7 +36,7 @@ def owns(at: int, member: str, *partitions: int) -> Owns:
     return Owns(at, member, frozenset(partitions))
 
 
-def test_a_third_reader_is_told_apart_from_two() -> None:
+def test_a_third_reader_is_distinguished_from_two() -> None:
     events: list[OwnershipEvent] = [owns(0, "a", 0), owns(5, "b", 0), owns(10, "c", 0), Gone(20, "a")]
     assert doubles(holds(events, END)) == [
         Double(0, ("a", "b"), 5, 10),

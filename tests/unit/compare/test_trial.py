@@ -53,7 +53,7 @@ async def test_the_first_step_waits_until_zookeeper_rests(
     assert servers.asked == asked
 
 
-async def test_a_zookeeper_that_others_use_is_not_waited_for_for_ever(
+async def test_a_zookeeper_that_others_use_is_not_waited_for_forever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trial, "QUIET_MS", 1)

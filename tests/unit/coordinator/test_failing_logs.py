@@ -246,7 +246,7 @@ def test_a_rule_that_raises_costs_its_shard_only(broker, caplog, monkeypatch):
 
 
 @pytest.mark.interpreted
-def test_what_a_dropped_shard_had_not_written_is_not_written_any_more(broker, monkeypatch):
+def test_what_a_dropped_shard_had_not_written_is_no_longer_written(broker, monkeypatch):
     """Its commits were answered with an error: they must not reappear when the log is read again."""
     broker.commit("g", offset=1, turn=True)
     second = broker.commit("g", offset=2)

@@ -40,6 +40,6 @@ def test_the_whole_id_has_to_match(pattern: str | None, matching: list[str], oth
         (".*a.*b.*c.*", "at most 3"),
     ],
 )
-def test_a_pattern_that_is_none_or_could_take_long_is_refused(pattern: str, why: str):
+def test_a_pattern_that_is_invalid_or_could_take_long_is_refused(pattern: str, why: str):
     with pytest.raises(ConfigError, match=rf"server\.assigned\.groups .*{why}"):
         GroupPattern(pattern)

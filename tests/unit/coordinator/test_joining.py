@@ -114,7 +114,7 @@ def test_a_protocol_that_is_named_twice_is_chosen_only_if_there_is_no_other(grou
 # -------------------------------------------------------------------------------------------------------- member ids
 
 
-def test_a_new_member_is_told_its_id_first(group):
+def test_a_new_member_gets_its_id_first(group):
     """KIP-394, since version 4 of JoinGroup."""
     group.join_once("a", version=4)
     assert group.error("a") == ErrorCode.MEMBER_ID_REQUIRED
@@ -167,7 +167,7 @@ def test_an_empty_group_waits_for_more(group):
     assert group.tick(1).joined("a") == (1, "a", ["a"])
 
 
-def test_the_wait_goes_on_while_members_keep_coming(group):
+def test_the_wait_continues_while_members_keep_coming(group):
     group.join("a").tick(2000).join("b").tick(1000)
     assert group.waits("a")
     group.tick(2000).join("c").tick(1000)
@@ -190,7 +190,7 @@ def test_all_who_come_in_one_turn_share_a_rebalance_without_delay():
     assert group.joined("a") == (1, "a", ["a", "b"])
 
 
-def test_without_delay_the_wait_goes_on_while_members_keep_coming():
+def test_without_delay_the_wait_continues_while_members_keep_coming():
     group = GroupHarness(GroupConfig(group_initial_rebalance_delay_ms=0))
     group.join("a").join("b").tick(0)
     for name in "cdef":
@@ -210,7 +210,7 @@ def test_without_delay_the_wait_ends_with_the_rebalance_timeout():
     assert group.join("a6", rebalance_timeout_ms=5).tick(1).joined("a0")[0] == 1
 
 
-def test_a_wait_that_goes_on_looks_at_no_session(monkeypatch):
+def test_a_wait_that_continues_looks_at_no_session(monkeypatch):
     """It is extended each millisecond while a thousand members join."""
     group = GroupHarness(GroupConfig(group_initial_rebalance_delay_ms=0))
     group.join("a").join("b")
@@ -308,7 +308,7 @@ def test_a_full_group_takes_nobody_else():
     assert group.joined("a") == (2, "a", ["a", "b"])
 
 
-def test_a_group_that_its_store_does_not_take_begins_anew():
+def test_a_group_that_its_store_does_not_take_starts_over():
     """Waiting members are refused, so they leave; another one learns it from its next request, and may fit."""
     config = GroupConfig(record_fits=lambda record: len(record.value.members if record.value else ()) < 3)
     group = GroupHarness(config).stable_with("a", "b")

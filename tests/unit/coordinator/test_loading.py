@@ -269,7 +269,7 @@ def test_a_record_that_the_disk_has_changed_is_not_served(caplog):
     assert "skipped" in caplog.text
 
 
-def test_to_begin_anew_while_a_log_is_read(logs):
+def test_to_start_over_while_a_log_is_read(logs):
     """The topic is deleted and created again, with an older epoch: nothing of the old log reappears."""
     broker = Broker(dict(logs))
     broker.runtime.load_all(sorted(logs), 5)

@@ -138,7 +138,7 @@ def test_a_new_member_that_heartbeats_while_it_waits_is_bound_to_it(group):
     assert group.error("b") == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_new_member_does_not_wait_for_ever(group):
+def test_a_new_member_does_not_wait_forever(group):
     """Its client may have given up long ago and joined again with another id, not knowing its first one."""
     long = {"rebalance_timeout_ms": 1_000_000, "session_timeout_ms": 1_000_000}
     group.stable_with("a", **long).join("b", **long).tick(299_999)
@@ -317,7 +317,7 @@ def test_who_leaves_while_its_sync_waits_is_answered(group):
 # -------------------------------------------------------------------------------------------------------------- restart
 
 
-def test_a_stable_group_goes_on_after_a_restart(group):
+def test_a_stable_group_continues_after_a_restart(group):
     group.stable_with("a", "b").tick(9_000).restart().tick(9_999)
     assert group.state is GroupState.STABLE
     assert group.heartbeat("a", 1) == group.heartbeat("b", 1) == ErrorCode.NONE
@@ -325,7 +325,7 @@ def test_a_stable_group_goes_on_after_a_restart(group):
     assert group.join("b").joined("b") == (1, "a", [])
 
 
-def test_sessions_begin_anew_at_a_restart(group):
+def test_sessions_start_over_at_a_restart(group):
     group.stable_with("a", "b").tick(9_000).restart().tick(9_999)
     group.heartbeat("a")
     group.tick(1)

@@ -148,7 +148,7 @@ def test_an_empty_name_is_that_of_an_unknown_topic(group):
 
 
 @pytest.mark.parametrize(("length", "error"), [(4096, ErrorCode.NONE), (4097, ErrorCode.OFFSET_METADATA_TOO_LARGE)])
-def test_notes_beside_an_offset_have_a_limit(group, length, error):
+def test_metadata_of_an_offset_has_a_limit(group, length, error):
     assert group.commit(None, {("t", 0): 1}, metadata="é" * length) == [error]
 
 

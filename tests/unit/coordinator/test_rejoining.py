@@ -63,7 +63,7 @@ def test_other_topics_than_its_own_do_not_count(group: GroupHarness) -> None:
     assert cause(group) is EventCause.LEADER_REJOINED
 
 
-def test_they_are_counted_anew_in_each_generation(group: GroupHarness) -> None:
+def test_they_are_counted_again_in_each_generation(group: GroupHarness) -> None:
     group.topics.partitions["t"] = 6
     group.join("a", protocols=reads("t", owns=(0, 1))).join("b", protocols=reads("t", owns=(2, 3))).sync_leader()
     group.join("a", protocols=reads("t", owns=(0, 1)))

@@ -110,7 +110,7 @@ def test_a_heartbeat_waits_for_nothing(broker):
 # ---------------------------------------------------------------------------------------------------- loading, closing
 
 
-def test_everybody_is_told_to_wait_until_it_is_loaded():
+def test_everybody_must_wait_until_it_is_loaded():
     broker = Broker()
     assert code(broker.join()) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert code(broker.commit()) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -139,7 +139,7 @@ def test_groups_come_back_from_their_logs(broker):
     assert again.runtime.next_deadline() == again.now + 10_000
 
 
-def test_transactions_in_a_log_are_passed_over(broker):
+def test_transactions_in_a_log_are_skipped(broker):
     """No part of muster writes them here, and whether they were committed is not tracked."""
     broker.commit(offset=1, turn=True)
     log = broker.log_of("g")

@@ -279,7 +279,7 @@ def test_partitions_without_a_leader_are_not_assigned_until_it_is_back(group: As
     assert group.shares() == {"a": T[:2], "b": [("t", 2)]}
 
 
-def test_what_makes_no_difference_is_no_rebalance(group: AssignedGroup):
+def test_what_makes_no_difference_is_not_a_rebalance(group: AssignedGroup):
     group.settle("a")
     started = len(group.events_of(RebalanceStarted))
     group.topics_changed("t").topics_changed()

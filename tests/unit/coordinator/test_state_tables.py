@@ -96,7 +96,7 @@ def test_every_transition_is_taken_and_no_other(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("before", GroupState)
 @pytest.mark.parametrize("after", GroupState)
-def test_a_group_goes_only_where_the_table_leads(before: GroupState, after: GroupState) -> None:
+def test_a_group_only_makes_the_transitions_in_the_table(before: GroupState, after: GroupState) -> None:
     group = in_state(before).group
     if (before, after) in TRANSITIONS:
         group.transition_to(after, 7)

@@ -85,7 +85,7 @@ def test_a_leader_that_comes_back_does_not_assign_again(statics):
     assert statics.reply("a2").skip_assignment
 
 
-def test_an_older_leader_that_comes_back_is_not_told_that_it_leads(statics):
+def test_an_older_leader_that_comes_back_does_not_learn_that_it_leads(statics):
     """Before version 9 it would compute an assignment; it gets the id that led before."""
     old = statics.ids["a"]
     statics.join("a2", member_id="", instance="ia", version=8)

@@ -106,7 +106,7 @@ def test_to_load_again_under_the_same_epoch_changes_nothing(broker):
     assert (code(waiting), len(broker.opened)) == (0, opened)
 
 
-def test_a_newer_epoch_reads_anew(broker):
+def test_a_newer_epoch_reads_again(broker):
     """Another coordinator has had the slot in between."""
     slot = slot_of(broker)
     broker.runtime.load(slot, 5)
@@ -181,7 +181,7 @@ def test_a_look_up_waits_for_what_was_written_without_an_answer(broker):
     assert fetched[0].groups[0].topics == []
 
 
-def test_the_store_is_told_the_time_of_day(broker, monkeypatch):
+def test_the_store_gets_the_time_of_day(broker, monkeypatch):
     """The rules' clock continues when the machine's clock is set; a log uses the time of day."""
     commit_now(broker)
     broker.runtime._wall_clock = lambda: broker.now + 3_600_000
@@ -304,7 +304,7 @@ def alone(logs: dict[int, MemoryLog]) -> Broker:
     return Broker(logs, store=ShardLogStore(lambda slot: logs.setdefault(slot, MemoryLog()), alone=True)).loaded()
 
 
-def test_a_coordinator_alone_goes_on_where_one_of_a_cluster_stopped():
+def test_a_standalone_coordinator_continues_where_one_of_a_cluster_stopped():
     """It reads records of any epoch, and writes with the newest: so the log can be used by a cluster again."""
     log, logs = MemoryLog(), {}
     logs[slot_of(Broker())] = log

@@ -70,7 +70,7 @@ def test_a_process_is_given_the_name_of_the_file_and_no_secret(file):
         ("bootstrap.servers=a", "not a broker address"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_told_before_anything_starts(tmp_path, text, told):
+def test_a_file_that_cannot_be_used_is_reported_before_anything_starts(tmp_path, text, told):
     path = tmp_path / "client.properties"
     path.write_text(text)
     with pytest.raises(ConfigError, match=told):

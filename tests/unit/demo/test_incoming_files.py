@@ -30,9 +30,7 @@ def test_files_hold_the_records_in_order_each_with_its_topic(tmp_path: Path) -> 
     assert [row["topic"] for row in rows] == ["my-flights", "my-weather"] * 12
 
 
-def test_a_file_that_is_not_whole_has_a_name_that_spark_passes_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_not_whole_has_a_name_that_spark_skips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError("No space left on device")
 

@@ -133,7 +133,7 @@ def test_a_partition_that_came_back_ends_a_run_of_claims() -> None:
     assert suspects(claims) == {0: [claims[0], claims[2]]}
 
 
-def test_what_two_batches_claim_counts_twice_and_going_back_is_told() -> None:
+def test_what_two_batches_claim_counts_twice_and_going_back_is_reported() -> None:
     claims = [BatchRead(0, 0, 0, 2), BatchRead(1, 0, 2, 6), BatchRead(2, 0, 1, 6)]
     judgement = verdict(6, claims=claims)
     assert (judgement.handled, judgement.distinct) == (11, 6)

@@ -33,7 +33,7 @@ asyncio.run(main(Path(sys.argv[1])))
 
 
 @pytest.mark.slow
-async def test_a_broker_keeps_its_port_and_one_that_ends_by_itself_is_told(tmp_path: Path):
+async def test_a_broker_keeps_its_port_and_one_that_ends_by_itself_is_reported(tmp_path: Path):
     broker = EmbeddedBroker(tmp_path / "data", tmp_path / "logs")
     await broker.start()
     try:

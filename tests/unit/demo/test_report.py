@@ -48,7 +48,7 @@ def test_every_chart_has_a_title_and_says_its_values(page: str, report: DemoRepo
         assert f"{row.label}: {row.mean_minutes:.2f} min, {row.flights:,} flights" in page
 
 
-def test_each_figure_stands_in_the_table_with_its_verdict(page: str) -> None:
+def test_each_figure_is_in_the_table_with_its_verdict(page: str) -> None:
     assert page.count("✓ correct") == 7
     assert "30,000" in page
     assert "✗" not in page
@@ -60,7 +60,7 @@ def test_one_wrong_figure_is_said_at_the_top(report: DemoReport) -> None:
     assert "Every checked figure" not in page
 
 
-def test_outages_beside_the_lag_are_a_sentence(report: DemoReport) -> None:
+def test_outages_next_to_the_lag_are_a_sentence(report: DemoReport) -> None:
     assert "(UTC). Outages: broker killed and started again at " in render(report)
 
 

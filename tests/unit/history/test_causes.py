@@ -259,7 +259,7 @@ def goes_at_rest() -> GroupLog:
     return GroupLog().generation(0, []).wait(3_000).generation(1, [A, B]).wait(S + 60_000).generation(2, [ALL_A])
 
 
-def test_a_member_that_showed_no_sign_is_gone_and_no_more_is_said():
+def test_a_member_that_showed_no_sign_is_gone_and_nothing_more_is_said():
     row = last(goes_at_rest())
     assert (row.cause, row.confidence) == (Cause.MEMBER_GONE, 0.95)
     assert {each.cause for each in row.alternatives} == DEPARTURES

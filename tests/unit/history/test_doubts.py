@@ -220,7 +220,7 @@ def test_a_static_member_needs_no_such_proof():
 @pytest.mark.parametrize(
     ("others", "deleted"), [("t", True), ("t u", False)], ids=["nobody reads it any more", "another one does"]
 )
-def test_a_topic_that_nobody_subscribes_to_any_more_may_have_been_deleted(others, deleted):
+def test_a_topic_without_subscribers_may_have_been_deleted(others, deleted):
     a, b = A.with_(topics="t u", has="t:0-1 u:0"), B.with_(topics=others)
     row = last(running(a, b).wait(400).generation(2, [A, b]))
     assert row.cause is Cause.SUBSCRIPTION_CHANGED

@@ -101,7 +101,7 @@ ROW = Rebalance(
 LABEL = Label("g", 5, 999_000, 1_000_010, Cause.LEFT, "m", "client", "bye", (Cause.JOINED,), 1, 1, True, ())
 
 
-def test_the_brokers_word_replaces_what_was_inferred_which_is_kept_beside_it():
+def test_the_brokers_event_replaces_what_was_inferred_which_is_kept_with_it():
     (row,) = explained([ROW], {"g": [LABEL]})
     assert (row.cause, row.confidence, row.source) == (Cause.LEFT, 1.0, "events")
     assert (row.duration_ms, row.duration_is, row.alternatives) == (1010, "exact", ())

@@ -327,7 +327,7 @@ def test_a_group_that_only_grows_has_nothing_to_say_about(cause: Cause, said: li
     assert [found.rule for found in findings([view(*seen, latest=generation(CALM))])] == said
 
 
-def test_a_short_session_is_told_apart_from_a_crash() -> None:
+def test_a_short_session_is_distinguished_from_a_crash() -> None:
     short = replace(SLOW, session_timeout_ms=6_000)
     (found,) = findings([view(rebalance(Cause.SESSION_EXPIRED, left=(short,)))])
     assert "session.timeout.ms is 6000" in found.advice
@@ -599,7 +599,7 @@ BY_PATTERN = replace(CALM, topics=(), topic_regex="o.*")
         ((ORDERS, ORDERS), 0),
     ],
 )
-def test_applications_are_told_apart_by_their_topics(members: tuple[Member, ...], number: int) -> None:
+def test_applications_are_distinguished_by_their_topics(members: tuple[Member, ...], number: int) -> None:
     found = findings([view(latest=generation(*members, protocol="cooperative-sticky"))])
     assert [each.rule for each in found] == ["shared_group_id"] * (number > 0)
     assert not found or found[0].sentence.startswith(f"{number} applications with no topic in common")

@@ -207,7 +207,7 @@ def test_an_empty_file_is_nothing_to_say(tmp_path: Path):
     assert read(tmp_path) == ({0: []}, [])
 
 
-def test_a_batch_with_a_wrong_crc_is_passed_over(tmp_path: Path):
+def test_a_batch_with_a_wrong_crc_is_skipped(tmp_path: Path):
     bad = bytearray(batch(1, b"b"))
     bad[-1] ^= 1
     in_folder(tmp_path, batch(0, b"a"), bytes(bad), batch(2, b"c"))

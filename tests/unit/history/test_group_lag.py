@@ -85,7 +85,7 @@ def test_the_time_of_an_offset_lies_between_looks(steps: list[tuple[int, int]]) 
 
 
 @pytest.mark.parametrize("second", [(90, 2_000), (110, 500)])
-def test_another_log_of_that_name_begins_anew(second: tuple[int, int]) -> None:
+def test_another_log_of_that_name_starts_over(second: tuple[int, int]) -> None:
     """The log is shorter; or the clock was set back."""
     ends = LogEndTimes()
     ends.add({PLACE: 100}, 1_000)

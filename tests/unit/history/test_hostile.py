@@ -61,14 +61,14 @@ def test_a_time_that_no_calendar_has_moves_no_clock(odd: int) -> None:
     assert clock.times(np.array([T + 7])).tolist() == [T + 7]
 
 
-def test_a_clock_that_is_set_back_for_ever_never_falls() -> None:
+def test_a_clock_that_is_set_back_forever_never_falls() -> None:
     clock = Clock()
     times = clock.times(np.array([LAST_MS, 0] * 20_000))
     assert (np.diff(times) >= 0).all()
     assert times[-1] < 2**63 - LAST_MS
 
 
-def test_a_time_that_no_calendar_has_stands_on_a_chart_in_milliseconds() -> None:
+def test_a_time_that_no_calendar_has_is_shown_on_a_chart_in_milliseconds() -> None:
     origin = 11_111_111_111_111_111
     assert all(re.fullmatch(r"[0-9]+ ms", name) for _, name in times_of_day(origin, 60_000, 9))
     assert [name for _, name in times_of_day(0, 60_000, 2)] == ["00:00:00", "00:00:30", "00:01:00"]
@@ -125,7 +125,7 @@ def test_an_event_that_no_broker_wrote_stops_nothing(forged: Any) -> None:
     to_table(Rebalance, alone)
 
 
-def test_values_of_the_topic_of_events_that_are_not_json_are_passed_over() -> None:
+def test_values_of_the_topic_of_events_that_are_not_json_are_skipped() -> None:
     values = [b"[" * 100_000, b"\xff\xfe", b"{", b"9" * 5_000, None, b"", b'{"v": 1}']
     log = Source({0: [Written(0, T, b"k", value) for value in values]}, 3)
     assert [value for value in events_of(log) if value is not None] == [{"v": 1}]

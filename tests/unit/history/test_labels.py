@@ -202,7 +202,7 @@ def test_one_that_is_not_done_is_reported_last(group: Told) -> None:
     assert (found.cause, found.generation, found.finished_ms) == (Cause.JOINED, None, None)
 
 
-def test_a_rebalance_that_begins_anew_is_one(group: Told) -> None:
+def test_a_rebalance_that_begins_again_is_one(group: Told) -> None:
     """Generations that never became stable are not in the records either."""
     group.join("c").join("a").join("b")
     group.join("d").join("a").join("b").join("c").sync_all()
@@ -218,7 +218,7 @@ def test_every_cause_of_the_coordinator_is_known() -> None:
     assert {said for said, cause in found.items() if cause is Cause.NOT_KNOWN} == nameless
 
 
-def test_values_of_others_are_passed_over_and_groups_told_apart(group: Told) -> None:
+def test_values_of_others_are_skipped_and_groups_distinguished(group: Told) -> None:
     mixed: list[Any] = [None, 5, {"v": 2, "event": "?", "group_id": "g"}, {"group_id": "g"}]
     for event in reversed(group.written):  # of several partitions
         mixed += [event, {**event, "group_id": "h"}]

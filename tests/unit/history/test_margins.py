@@ -120,7 +120,7 @@ def _static_members_after_a_move(instance: str | None) -> GroupLog:
 
 
 @pytest.mark.parametrize("instance", ["i", None])
-def test_a_static_member_under_a_new_id_was_started_anew_whatever_the_coordinator_did(instance: str | None) -> None:
+def test_a_static_member_under_a_new_id_was_restarted_whatever_the_coordinator_did(instance: str | None) -> None:
     row = last(_static_members_after_a_move(instance))
     assert (row.cause is Cause.COORDINATOR_MOVED) is (instance is None)
 

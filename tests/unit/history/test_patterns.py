@@ -135,7 +135,7 @@ PATTERNS = [
 
 
 @pytest.mark.parametrize(("life", "kind", "sure", "causes"), PATTERNS, ids=lambda value: getattr(value, "__name__", ""))
-def test_a_pattern_stands_beside_the_cause_of_each_of_its_rebalances(life, kind, sure, causes):
+def test_a_pattern_is_listed_with_the_cause_of_each_of_its_rebalances(life, kind, sure, causes):
     rows = life().history().rebalances[1:]
     assert [row.cause for row in rows] == causes
     for row in rows:
@@ -327,7 +327,7 @@ def test_a_group_that_grows_while_visitors_come_and_go_is_not_restarted():
     assert [(row.cause, row.pattern) for row in rows] == [(cause, None) for cause in (Cause.JOINED, *IN_TURN[:2])] * 5
 
 
-def test_two_of_many_that_are_started_anew_are_not_a_restart_of_the_group():
+def test_two_of_many_that_are_started_again_are_not_a_restart_of_the_group():
     members = [M(f"{name}-1", f"t:{at}") for at, name in enumerate("abcde")]
     log, number = running(*members), 1
     for at in (0, 1):
@@ -388,7 +388,7 @@ def test_workers_join_once_more_to_hand_over_what_they_gave_up(after_ms, kind, p
     assert any("worker" in each for each in again.evidence) is (kind == "connect")
 
 
-def test_one_that_has_come_anew_before_it_expired_is_not_back_later():
+def test_one_that_has_come_again_before_it_expired_is_not_back_later():
     """The next crash and start of the same process does not end an absence: it was there all the time."""
     rows = _killed_848(3, [1, 1]).history().rebalances[1:]
     said = [sentence for row in rows for sentence in row.evidence]

@@ -139,6 +139,6 @@ def note(at_ms: int) -> CommitNote:
         (2**63 - 1, "None", "None"),
     ],
 )
-def test_a_time_and_its_day_stand_beside_its_milliseconds_where_a_calendar_has_them(at_ms: int, at: str, day: str):
+def test_a_time_and_its_day_are_listed_with_its_milliseconds_where_a_calendar_has_them(at_ms: int, at: str, day: str):
     row = to_table(CommitNote, [note(at_ms)]).to_pylist()[0]
     assert (row["at_ms"], str(row["at"]), str(row["day"])) == (at_ms, at, day)

@@ -31,7 +31,7 @@ def test_a_folder_has_one_cluster_at_a_time(tmp_path: Path):
         LocalCluster(tmp_path).__enter__()
 
 
-def test_a_broker_that_did_not_end_in_good_order_was_killed(tmp_path: Path):
+def test_a_broker_that_did_not_end_properly_was_killed(tmp_path: Path):
     broker = LocalCluster(tmp_path).brokers[1]
     found = [broker.was_killed]
     store = LogStore.open(broker.data_dir, now=0)

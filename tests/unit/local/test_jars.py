@@ -72,7 +72,7 @@ def test_maven_fetches_once_and_tells_its_progress(machine: Machine):
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "missing", "listing", "empty listing"])
-def test_a_damaged_download_is_fetched_anew(machine: Machine, damage: str):
+def test_a_damaged_download_is_fetched_again(machine: Machine, damage: str):
     machine.install_maven()
     jars.zookeeper_classpath()
     jar, listing = machine.cache / "zookeeper-3.jar", machine.cache / "SHA256SUMS"
@@ -118,13 +118,13 @@ def test_a_jar_that_maven_itself_has_damaged_is_named(machine: Machine):
         ("exit 0", r"Maven could not fetch ZooKeeper [0-9.]+: \[INFO\] Downloaded from"),
     ],
 )
-def test_maven_s_complaint_is_told_in_one_sentence(machine: Machine, fail: str, sentence: str):
+def test_maven_s_complaint_is_reported_in_one_sentence(machine: Machine, fail: str, sentence: str):
     machine.install_maven(fail)
     with pytest.raises(ConfigError, match=sentence):
         jars.zookeeper_classpath()
 
 
-def test_a_cache_that_cannot_be_written_is_told_with_its_way_out(machine: Machine):
+def test_a_cache_that_cannot_be_written_is_reported_with_its_way_out(machine: Machine):
     machine.install_maven()
     (machine.folder / "cache").write_text("no folder")
     with pytest.raises(ConfigError, match=r"cannot be stored in .*/zookeeper/[0-9.]+: Not a directory; XDG_CACHE_HOME"):

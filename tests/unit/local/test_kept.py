@@ -39,7 +39,7 @@ def keeper_of(program: LocalServer) -> int:
     return program._process.pid
 
 
-def test_it_runs_in_the_block_and_not_behind_it(tmp_path: Path):
+def test_it_runs_in_the_block_and_not_after_it(tmp_path: Path):
     with Program(tmp_path / "a") as program:
         pid = program.pid
         assert pid is not None
@@ -83,7 +83,7 @@ def test_one_that_ends_at_once_is_not_asked_twice(tmp_path: Path):
     assert program.ending == "signal SIGTERM"
 
 
-def test_it_is_killed_and_started_again_and_its_log_goes_on(tmp_path: Path):
+def test_it_is_killed_and_started_again_and_its_log_continues(tmp_path: Path):
     with Program(tmp_path / "a") as program:
         first = program.pid
         program.kill()
@@ -129,7 +129,7 @@ def test_it_is_not_ready_before_its_process_id_is_known(tmp_path: Path):
         program.kill()
 
 
-def test_a_frozen_one_stands_still_and_is_stopped_in_good_order(tmp_path: Path):
+def test_a_frozen_one_does_nothing_and_is_stopped_properly(tmp_path: Path):
     code = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); print('ready', flush=True)"
     with Program(tmp_path / "a", f"{code}\nwhile True: time.sleep(0.01)") as program:
         program.freeze()
@@ -166,7 +166,7 @@ def test_one_that_does_not_come_to_serve_is_killed(tmp_path: Path, monkeypatch: 
     assert program.pid is None
 
 
-def test_a_number_that_is_left_in_the_file_is_no_process(tmp_path: Path):
+def test_a_number_that_is_left_in_the_file_is_not_a_process(tmp_path: Path):
     """After a power cut the file has a number that another process may have by then."""
     (tmp_path / "pid").write_text(str(os.getpid()))
     assert server.pid_in(tmp_path) is None

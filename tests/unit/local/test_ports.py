@@ -40,6 +40,6 @@ def test_connections_that_an_ended_server_left_do_not_count():
     check_free(port, "a server")
 
 
-def test_a_number_that_is_no_port_is_refused():
+def test_a_number_that_is_not_a_port_is_refused():
     with pytest.raises(ConfigError, match=r"port 65536 .* the highest port is 65535"):
         check_free(65_536, "broker 3")

@@ -35,7 +35,7 @@ class Server(ZooKeeperServer):
 
 
 @pytest.mark.parametrize(("fsync", "word"), [(True, "yes"), (False, "no")])
-def test_zookeeper_waits_for_the_disk_unless_it_is_told_not_to(tmp_path: Path, fsync: bool, word: str) -> None:
+def test_zookeeper_waits_for_the_disk_unless_configured_otherwise(tmp_path: Path, fsync: bool, word: str) -> None:
     command = Server(tmp_path, 2181, fsync=fsync).command()
     assert f"-Dzookeeper.forceSync={word}" in command
     assert "clientPort=2181\n" in (tmp_path / "zoo.cfg").read_text()

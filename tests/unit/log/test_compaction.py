@@ -367,7 +367,7 @@ def test_no_sync_waits_for_a_compaction(tmp_path):
 
 
 @pytest.mark.parametrize("how", ["stopped", "deleted", "closed"])
-def test_a_compaction_ends_when_it_is_not_wanted_any_more(tmp_path, how):
+def test_a_compaction_ends_when_it_is_no_longer_wanted(tmp_path, how):
     store, log = filled(tmp_path)
     before = latest(read_all(log))
     calls = itertools.count()

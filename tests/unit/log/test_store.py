@@ -258,7 +258,7 @@ def test_the_segment_that_holds_the_recovery_point_is_read_through(tmp_path):
 
 
 @pytest.mark.parametrize("gone", ["the end of the last segment", "the end of a sealed segment", "a segment"])
-def test_a_batch_that_is_gone_is_not_taken_for_a_duplicate(tmp_path, gone):
+def test_a_batch_that_is_gone_is_not_mistaken_for_a_duplicate(tmp_path, gone):
     """A snapshot of the producers was on disk before the batches that it describes."""
     store = open_store(tmp_path)
     log = store.create(TP)

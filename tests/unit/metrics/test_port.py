@@ -155,7 +155,7 @@ def test_a_large_page_arrives_whole_at_a_slow_peer(port: MetricsPort, monkeypatc
         (b"a" * 66_000, 414),
     ],
 )
-def test_what_is_no_request_for_a_page_is_told_why(
+def test_what_is_not_a_request_for_a_page_gets_the_reason(
     port: MetricsPort, pages: Pages, request_bytes: bytes, status: int
 ) -> None:
     assert ask(port, request_bytes).startswith(f"HTTP/1.1 {status} ".encode())
@@ -207,7 +207,7 @@ def test_many_at_once_share_one_page(port: MetricsPort, pages: Pages) -> None:
     assert all(answer.endswith(b"at last\n") for answer in answers)
 
 
-def test_a_page_is_made_anew_when_the_last_is_old(port: MetricsPort, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_is_made_again_when_the_last_is_old(port: MetricsPort, monkeypatch: pytest.MonkeyPatch) -> None:
     assert b"page 1" in ask(port, get("/metrics"))
     assert b"page 1" in ask(port, get("/metrics"))
     monkeypatch.setattr(module, "CACHE_S", 0)
@@ -234,14 +234,14 @@ def test_a_page_that_cannot_be_made_is_logged(port: MetricsPort, caplog: pytest.
     assert b"page 1" in ask(port, get("/metrics"))
 
 
-def test_a_port_that_is_taken_is_told_in_a_sentence(port: MetricsPort, pages: Pages) -> None:
+def test_a_port_that_is_taken_is_reported_in_a_sentence(port: MetricsPort, pages: Pages) -> None:
     other = MetricsPort("127.0.0.1", port.port, {"/metrics": pages.metrics})
     with pytest.raises(MusterError, match=rf"cannot serve metrics on 127\.0\.0\.1:{port.port}: Address already in use"):
         other.start()
     other.stop()
 
 
-def test_a_host_that_is_none_is_told_in_a_sentence(pages: Pages) -> None:
+def test_an_invalid_host_is_reported_in_a_sentence(pages: Pages) -> None:
     with pytest.raises(MusterError, match="cannot serve metrics on no such host:"):
         MetricsPort("no such host", 0, {"/metrics": pages.metrics}).start()
 

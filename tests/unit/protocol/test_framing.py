@@ -34,7 +34,7 @@ def test_a_header_is_read_as_it_was_written(client_id, request_, version):
     assert position == 10 + len((client_id or "").encode()) + (version == 4)
 
 
-def test_a_header_s_tagged_fields_are_passed_over():
+def test_a_header_s_tagged_fields_are_skipped():
     assert skip_tags(b"x" + b"\x02\x00\x03abc\x05\x00" + b"rest", 1) == 9
 
 

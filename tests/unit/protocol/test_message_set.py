@@ -141,7 +141,7 @@ def test_a_last_message_that_is_cut_off_is_left_out():
     assert read(GOLDEN[:34]) == ([], None)
 
 
-def test_batches_behind_sets_stay_as_they_are():
+def test_batches_after_sets_stay_as_they_are():
     batch = bytes(build_batch([(5, b"k", b"v", [])], base_offset=8, leader_epoch=3))
     made, error = to_batches(GOLDEN + batch)
     assert error is None
@@ -181,7 +181,7 @@ def test_a_field_is_as_long_as_it_can_be(length):
     assert f"a field of {length} bytes" in str(read(broken)[1])
 
 
-def test_bytes_behind_the_value_are_refused():
+def test_bytes_after_the_value_are_refused():
     body = message(0, b"v")[16:] + b"more"
     broken = struct.pack(">qiI", 0, len(body) + 4, crc32(body)) + body
     assert "after its value" in str(read(broken)[1])

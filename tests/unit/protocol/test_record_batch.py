@@ -318,7 +318,7 @@ def test_iterating_raises_where_a_header_makes_no_sense():
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
-def test_every_single_flipped_bit_behind_the_crc_is_found(codec):
+def test_every_single_flipped_bit_after_the_crc_is_found(codec):
     batch = build_batch(RECORDS[:2], compression=codec)
     for position in range(17, len(batch)):
         damaged = bytearray(batch)
@@ -400,7 +400,7 @@ def test_damaged_records(body, message):
 
 @given(codec=st.sampled_from(CODECS), data=st.data())
 @settings(max_examples=examples(300))
-def test_damage_behind_a_good_crc_is_an_error_or_other_records_never_a_crash(codec, data):
+def test_damage_after_a_good_crc_is_an_error_or_other_records_never_a_crash(codec, data):
     batch = build_batch(RECORDS, compression=codec)
     position = data.draw(st.integers(21, len(batch) - 1))
     damaged = patched(batch, position, data.draw(st.binary(min_size=1, max_size=len(batch) - position)))

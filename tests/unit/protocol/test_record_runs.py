@@ -65,7 +65,7 @@ def test_runs_are_what_single_records_are(parts, start, append_time, codec):
 
 @given(batches, st.data())
 @settings(deadline=None)
-def test_damage_is_told_as_by_the_loop_over_single_records(parts, choice):
+def test_damage_is_reported_as_by_the_loop_over_single_records(parts, choice):
     batch = batch_of(parts)
     header = read_header(batch)
     damaged = bytearray(record_bytes(batch, 0, header))
@@ -79,7 +79,7 @@ def test_damage_is_told_as_by_the_loop_over_single_records(parts, choice):
 @pytest.mark.parametrize("key", [None, b"", b"\0", b"12345678"])
 @pytest.mark.parametrize("value", [None, b"", b"v" * 9, b"v" * 100])
 @pytest.mark.parametrize("late", [0, 100])
-def test_every_flipped_bit_is_told_as_by_the_loop_over_single_records(key, value, late):
+def test_every_flipped_bit_is_reported_as_by_the_loop_over_single_records(key, value, late):
     batch = batch_of([(6, key, value, (), 1, 1), (5, key, value, (), 1, 9)], time=BASE + late)
     header = read_header(batch)
     good = record_bytes(batch, 0, header)
@@ -118,7 +118,7 @@ def test_how_far_runs_go(parts, start, counts):
 
 
 @pytest.mark.parametrize("count", [WORTH_IT - 1, WORTH_IT, 64, 65, 99, 101])
-def test_another_count_than_there_are_records_is_told_as_by_the_loop(count):
+def test_another_count_than_there_are_records_is_reported_as_by_the_loop(count):
     batch = batch_of([(100, b"k", b"v", (), 1, 0)])
     header = read_header(batch)._replace(record_count=count)
     data = record_bytes(batch, 0, header)

@@ -51,7 +51,7 @@ def test_time_stops_where_the_predicate_holds():
     assert (clock.now, seen) == (106, [3, 6, 9])
 
 
-def test_time_stands_at_the_callback_that_failed():
+def test_the_clock_shows_the_time_of_the_callback_that_failed():
     clock = VirtualClock()
     clock.call_later(4, int, "no number")
     with pytest.raises(ValueError, match="no number"):

@@ -332,7 +332,7 @@ def test_a_closed_session_is_gone_at_once_with_what_was_ephemeral():
         zookeeper.do(session, zk.Exists("/mine"))
 
 
-def test_answers_held_up_on_their_way_back_come_when_the_path_is_healed():
+def test_answers_delayed_on_their_way_back_come_when_the_path_is_healed():
     zookeeper = ensemble()
     session = zookeeper.connect("session", timeout_ms=30_000)
     zookeeper.settle()

@@ -129,7 +129,7 @@ def test_an_answer_counts_only_while_the_partition_is_held_as_it_was_asked_about
     assert asking.oldest() is None
 
 
-def test_what_is_lost_is_not_asked_about_any_more():
+def test_what_is_lost_is_no_longer_asked_about():
     claims, leaders, asking = lookup(P0, P1)
     asking.ask({P0: LATEST_TIMESTAMP, P1: LATEST_TIMESTAMP}, 10)
     claims.revoked([P0])
@@ -226,7 +226,7 @@ def test_what_gives_no_answer_for_long_is_not_waited_for(when):
     assert not case.bounds.fresh(case.now, case.now)  # P0 is waited for, because it answers
 
 
-def test_what_is_held_up_is_reported_once_and_again_when_it_is_back():
+def test_what_is_delayed_is_reported_once_and_again_when_it_is_back():
     case = Case({P0: 3, P1: 3})
     for _ in range(2):
         case.want()

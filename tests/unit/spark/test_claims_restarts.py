@@ -169,7 +169,7 @@ def test_a_note_has_the_number_of_the_last_batch_that_is_done():
     assert query.claims.to_commit()[P0].metadata == "spark:q/1@:id1"
 
 
-def test_nothing_is_committed_before_spark_has_said_where_the_query_stands():
+def test_nothing_is_committed_before_spark_has_said_where_the_query_is():
     """With a name that is not the checkpoint's, it would hide that the last run's commit was lost."""
     again = Query(finished_run(name="q", notes_first=False).offset, name="new").gains({P0: 10}, "spark:q/0")
     assert again.commits() == {}
@@ -261,7 +261,7 @@ def test_a_commit_about_a_former_topic_counts_as_none(note, counts, own):
     assert (query.claims.positions(), query.claims.without_start()) == (({P0: 30}, []) if counts else ({}, [P0]))
 
 
-def test_what_the_checkpoint_says_is_done_counts_beside_a_commit_about_a_former_topic():
+def test_what_the_checkpoint_says_is_done_counts_along_with_a_commit_about_a_former_topic():
     again = Query(finished_run(name="q", notes_first=False).offset, name="q")
     again.asks()
     assert again.gains({P0: 30}, "spark:q/1@:id0").asks(p0=100) == {0: (60, 100)}

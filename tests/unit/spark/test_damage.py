@@ -54,7 +54,7 @@ def test_a_task_fails_with_the_offsets_that_are_damaged(check_crcs):
 
 
 @pytest.mark.parametrize("check_crcs", [True, False])
-def test_a_damaged_batch_is_passed_over_and_named(caplog, check_crcs):
+def test_a_damaged_batch_is_skipped_and_named(caplog, check_crcs):
     found = reader(20, check_crcs=check_crcs, fail_on_data_loss=False, timeout_s=0.01)
     bad = flip(batch(3, 3), -1 if check_crcs else 61)
     assert decoded(found, batch(0, 3), bad, batch(6, 3)) == [0, 1, 2]
@@ -116,7 +116,7 @@ def test_message_sets_are_read_wherever_they_stand(loses, magic):
         assert found._position == expected[-1] + 1
 
 
-def test_damage_in_a_batch_beside_sets_is_named():
+def test_damage_in_a_batch_next_to_sets_is_named():
     with pytest.raises(CorruptRecordError, match="offsets 5 to 7 of t-0 are damaged"):
         decoded(reader(9), message(4, b"x"), flip(batch(5, 3)))
 

@@ -384,7 +384,7 @@ def histories(*actions):
 
 @settings(max_examples=examples(400), deadline=None)
 @given(histories(*ORDERLY, *ROUGH, *OPERATOR, *TOPIC), st.booleans())
-def test_nothing_that_is_there_is_passed_over_whatever_comes(actions, fails):
+def test_nothing_that_is_there_is_skipped_whatever_comes(actions, fails):
     world = play(actions, fails=fails)
     assert world.unread() == set()
     if not world.foreign and not world.told:
@@ -417,7 +417,7 @@ def test_without_commits_by_others_the_query_reads_nothing_twice(actions):
 
 @settings(max_examples=examples(300), deadline=None)
 @given(histories(*ORDERLY))
-def test_in_good_order_the_group_reads_everything_once(actions):
+def test_without_faults_the_group_reads_everything_once(actions):
     world = play(actions)
     assert sorted(world.mine() + world.others_read) == list(range(world.count))
     assert not world.told
@@ -481,7 +481,7 @@ AFTERWARDS = [*QUERY, *ROUGH, "gain", "lose_one", "hand_over", "notice", "notice
     histories(*AFTERWARDS),
     st.booleans(),
 )
-def test_a_topic_that_is_created_again_is_always_told_and_read_whole(before, recreate, records, afterwards, fails):
+def test_a_topic_that_is_created_again_is_always_reported_and_read_whole(before, recreate, records, afterwards, fails):
     world = play([*READ, *before, recreate, *["produce"] * records, *afterwards], fails=fails)
     assert world.told
     assert world.unread() == set()

@@ -81,7 +81,7 @@ def test_tasks_are_of_what_is_new():
 
 
 @pytest.mark.parametrize("key", [None, b"\xff\xfe", b"\xed\xb3\xbf"])
-def test_a_record_whose_key_is_not_a_name_is_passed_over(key):
+def test_a_record_whose_key_is_not_a_name_is_skipped(key):
     records = [Written(0, 1, key, b"{}"), Written(0, 2, "é".encode(), b"{}")]
     (batch,) = raw(records).to_batches()
     assert [row["what"] for row in pack_events(batch, lambda _: 0).to_pylist()] == ["events"]

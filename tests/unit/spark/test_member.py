@@ -58,7 +58,7 @@ def test_the_last_batch_that_the_group_has_acknowledged_is_reported(worlds):
 
 
 @pytest.mark.parametrize("how", ["commit", "word", "stop", "checkpoint"])
-def test_the_last_batch_is_committed_however_its_end_is_heard_of(worlds, how):
+def test_the_last_batch_is_committed_however_its_end_is_noticed(worlds, how):
     world = worlds(records=10)
     query = world.query()
     begin_batch(world, query)
@@ -105,7 +105,7 @@ def test_a_query_that_ends_in_a_batch_does_not_wait_for_its_word_for_long(worlds
     assert audit(grid(10, 1), again.sink()) == (set(), {})
 
 
-def test_the_next_batch_waits_for_the_commit_of_the_last_but_not_for_ever(worlds):
+def test_the_next_batch_waits_for_the_commit_of_the_last_but_not_forever(worlds):
     """Otherwise a crash right after it would leave a batch in doubt that another member reads again."""
     world = worlds(records=30)
     query = world.query(maxOffsetsPerTrigger=10)

@@ -59,7 +59,7 @@ def test_a_query_begins_though_a_partition_has_no_leader(worlds):
     assert audit(grid(20, 2), query.sink()) == (set(), {})
 
 
-def test_a_frozen_broker_is_waited_for_and_nothing_is_passed_over(worlds):
+def test_a_frozen_broker_is_waited_for_and_nothing_is_skipped(worlds):
     world = worlds(2, nodes=2)
     world.produce(10, partitions=(0, 1))
     query = world.query(kafka_request_timeout_ms=3_000)

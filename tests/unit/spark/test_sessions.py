@@ -28,7 +28,7 @@ def test_a_java_that_is_new_enough_is_used(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("version", ["11.0.2", "1.8.0_392"])
-def test_an_older_one_is_passed_over_for_the_packaged_one(monkeypatch, tmp_path, version):
+def test_the_packaged_one_is_preferred_to_an_older_one(monkeypatch, tmp_path, version):
     fake_java(tmp_path / "old", version)
     packaged = fake_java(tmp_path / "it's packaged", "25")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
@@ -168,6 +168,6 @@ def test_what_has_muster(tmp_path):
     assert not sessions._has_muster(str(tmp_path / "gone"))
 
 
-def test_a_port_for_metrics_that_is_none_is_refused_in_the_callers_words():
+def test_an_invalid_port_for_metrics_is_refused_in_the_callers_words():
     with pytest.raises(MusterError, match=r"^port must be 0 to 65535, not 99999"):
         sessions.serve_metrics(None, 99_999)

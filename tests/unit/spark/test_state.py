@@ -192,7 +192,7 @@ def test_another_member_that_joins_ends_a_query_with_state(worlds):
     assert "share" in message
 
 
-def test_a_query_without_state_continues_beside_another_member(worlds):
+def test_a_query_without_state_continues_alongside_another_member(worlds):
     world = worlds(2, records=10)
     query = world.query()
     read_all(world, 20, query)

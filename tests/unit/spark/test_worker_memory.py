@@ -82,7 +82,7 @@ print(*(knot() is None for knot in made))
 """
 
 
-def test_no_garbage_is_frozen_for_ever() -> None:
+def test_no_garbage_is_frozen_forever() -> None:
     """Of a task that makes the worker freeze, and of objects that were in use then and no longer are."""
     done = subprocess.run([sys.executable, "-c", GARBAGE], capture_output=True, text=True, check=False)
 

@@ -60,7 +60,7 @@ def test_bytes_are_the_same_again(data: bytes | None) -> None:
     assert recording.from_json(json.loads(json.dumps(recording.to_json(data)))) == data
 
 
-def test_text_stands_as_text() -> None:
+def test_text_is_stored_as_text() -> None:
     assert recording.to_json("Müller".encode()) == "Müller"
 
 
@@ -105,7 +105,7 @@ HEAD = {"muster_recording": 1}
         ),
     ],
 )
-def test_what_is_no_recording_is_refused(text: bytes, says: str) -> None:
+def test_what_is_not_a_recording_is_refused(text: bytes, says: str) -> None:
     with pytest.raises(DamagedRecordingError) as found:
         recording.read(text, "r")
     assert says in str(found.value)
@@ -151,7 +151,7 @@ def test_a_group_gets_another_name_where_it_is_the_only_one() -> None:
         other.rename_group("shipping")
 
 
-def test_members_of_one_client_id_are_told_apart() -> None:
+def test_members_of_one_client_id_are_distinguished() -> None:
     names: list[str] = []
     for client in ("rdkafka", "rdkafka", "b", "rdkafka"):
         names.append(recording.free_name(client, names))

@@ -107,7 +107,7 @@ def test_what_another_member_does_is_an_act() -> None:
     assert acts(script, 2, group) == [4]
 
 
-def test_a_generation_without_the_member_under_test_is_passed_over() -> None:
+def test_a_generation_without_the_member_under_test_is_skipped() -> None:
     script = Script(Recording([generation(0, "b"), generation(1), record(2, 0)], COMPLETE), frozenset({"a"}), 0)
     assert acts(script, 0, Group()) == [2]
 

@@ -35,7 +35,7 @@ async def test_what_it_raises_is_raised() -> None:
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError()])
-async def test_one_that_ends_its_thread_is_not_waited_for_for_ever(error: BaseException) -> None:
+async def test_one_that_ends_its_thread_is_not_waited_for_forever(error: BaseException) -> None:
     """sys.exit() ends a thread silently. Raised as it is, it would end the loop on which the consumer works."""
     found = await outcome(error)
     assert type(found) is MusterError
@@ -43,7 +43,7 @@ async def test_one_that_ends_its_thread_is_not_waited_for_for_ever(error: BaseEx
     assert found.__cause__ is error
 
 
-async def test_a_next_too_many_is_heard_of() -> None:
+async def test_a_next_too_many_is_reported() -> None:
     """A StopIteration can be set in no future and raised in no coroutine."""
     error = StopIteration(1)
     found = await outcome(error)

@@ -209,7 +209,7 @@ def test_an_id_that_another_session_has_is_taken(world):
     assert member.is_registered
 
 
-def test_a_controller_whose_znode_is_deleted_by_hand_is_elected_anew(world):
+def test_a_controller_whose_znode_is_deleted_by_hand_is_elected_again(world):
     member = ClusterMember(1)
     world.session("one").listen(member.on_event)
     world.run(member.turn(registration(1), 0))
@@ -327,7 +327,7 @@ def test_a_deletion_with_something_below_it_is_finished(world):
     assert world.do(zk.GetChildren("/admin/delete_topics")) == []
 
 
-def test_what_cannot_be_read_is_noted_and_passed_over(world):
+def test_what_cannot_be_read_is_noted_and_skipped(world):
     world.do(zk.Create("/brokers/ids/1", b"rubbish", ephemeral=True))
     world.do(zk.Create("/brokers/ids/x", registration(1).encode(), ephemeral=True))
     world.do(zk.Create("/brokers/topics/bad", b"{}"))

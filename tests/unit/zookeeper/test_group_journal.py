@@ -204,7 +204,7 @@ def test_what_is_durable_is_there(seed: int, monkeypatch: pytest.MonkeyPatch):
     assert loaded(znodes)[1] == {key: value for key, value in newest.items() if value is not None}
 
 
-def test_what_a_successor_has_written_is_not_taken_for_ones_own():
+def test_what_a_successor_has_written_is_not_mistaken_for_ones_own():
     """The sequence: a multi is lost with the connection; the slot's epoch is still ours; another coordinator takes the
     slot and writes the same znode once; the znode is read, and has the version that our write would have given it. The
     epoch reveals it, if it is read after the znode."""

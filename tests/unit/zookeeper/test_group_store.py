@@ -334,7 +334,7 @@ def test_a_znode_that_another_program_changed_fails_the_slot_and_is_read_again(w
 
 
 @pytest.mark.parametrize("name", ["g", "g~0"])
-def test_a_damaged_znode_is_passed_over_and_written_over(world, name, caplog):
+def test_a_damaged_znode_is_skipped_and_written_over(world, name, caplog):
     slot = world.slot_of("g")
     other = next(each for each in map(str, range(99)) if world.slot_of(each) == slot)
     world.form("g", 1)

@@ -72,7 +72,7 @@ def requests_of(world: SlotWorld, milliseconds: int) -> int:
 
 
 @pytest.mark.parametrize("path", [slot_epoch_path(0), f"{SLOTS_PATH}/0", SLOTS_PATH, COORDINATORS])
-def test_an_epoch_that_is_deleted_is_made_anew_and_continues_from_where_it_was(world, path):
+def test_an_epoch_that_is_deleted_is_made_again_and_continues_from_where_it_was(world, path):
     for _ in range(3):  # so that the epochs of this process are ahead of those of new znodes
         world.zookeeper.expire(world.nodes[1].session)
         world.zookeeper.expire(world.nodes[2].session)
@@ -156,7 +156,7 @@ def test_a_znode_whose_name_is_not_an_id_is_not_a_coordinator(world, name):
 
 
 @pytest.mark.parametrize("registration", [("", 9), ("h", 0), ("a b", 9), ("h\n", 9), ("h" * 40_000, 9)])
-def test_a_coordinator_at_an_address_that_is_none_is_none(world, registration):
+def test_a_coordinator_at_an_invalid_address_does_not_count(world, registration):
     operator = Operator(world)
     operator.do(zk.Create(coordinator_path(8), CoordinatorRegistration(*registration).encode(), ephemeral=True))
     world.run(1_000)

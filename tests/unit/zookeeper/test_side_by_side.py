@@ -103,7 +103,7 @@ def test_so_many_continue_at_a_time_and_a_new_one_begins_where_one_has_ended():
     assert (len(paths), begun) == (AT_A_TIME, AT_A_TIME + 5)
 
 
-def test_an_error_is_raised_where_it_was_asked_for_and_ends_what_continues_beside_it():
+def test_an_error_is_raised_where_it_was_asked_for_and_ends_what_runs_concurrently():
     ended: list[str] = []
 
     def guarded(name: str) -> Plan[Any]:

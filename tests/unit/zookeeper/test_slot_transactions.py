@@ -261,7 +261,7 @@ def test_a_marker_of_an_earlier_epoch_does_not_end_a_transaction_that_was_read()
     assert state(successor.shard)[0] == {("a", "t", 0): 1}
 
 
-def test_a_pending_znode_that_cannot_be_read_is_passed_over_and_written_over() -> None:
+def test_a_pending_znode_that_cannot_be_read_is_skipped_and_written_over() -> None:
     znodes = Znodes()
     slot = Slot(znodes)
     slot.pend(1, "a", [0], 1)

@@ -274,7 +274,7 @@ def test_an_answer_that_comes_with_the_doubt_gives_no_slot():
     assert (gained, keeper.held) == ([1], {0: 1})  # nothing was ever sent in it
 
 
-def test_a_slot_that_another_session_has_is_served_no_more():
+def test_a_slot_that_another_session_has_is_no_longer_served():
     """The sequence: an operator deletes `owner`, and another coordinator takes the slot before this one has checked."""
     world = SlotWorld()
     lost: list[int] = []
@@ -350,7 +350,7 @@ def lose_all(plan):
         plan.throw(zk.ConnectionLossError())
 
 
-def test_an_owner_that_an_operator_deletes_is_written_anew():
+def test_an_owner_that_an_operator_deletes_is_written_again():
     world = SlotWorld.settled(1, 2)
     slot = slot_with(world, 1)
     operator = world.zookeeper.connect("operator")

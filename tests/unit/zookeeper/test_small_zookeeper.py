@@ -71,7 +71,7 @@ def test_a_large_commit_is_refused_at_first_and_taken_in_smaller_parts_then() ->
     assert world.committed("g", world.nodes[2]) == dict.fromkeys(range(2_000), 8)
 
 
-def test_a_connection_that_breaks_often_is_not_taken_for_a_small_server() -> None:
+def test_a_connection_that_breaks_often_is_not_mistaken_for_a_small_server() -> None:
     """A small request is sent until it is answered."""
     world = SmallZooKeeper(limit=0)
     answers: list[Any] = []

@@ -190,7 +190,7 @@ def test_a_topic_may_come_after_its_consumer_and_go_before_it() -> None:
     assert world.owners("later") == {}
 
 
-def test_a_session_that_expires_is_begun_anew_and_the_id_registered_again() -> None:
+def test_a_session_that_expires_is_begun_again_and_the_id_registered_again() -> None:
     world = World(interval_ms=50)
     watcher = world.at_rest()
     session = watcher.session.session_id
@@ -370,7 +370,7 @@ def test_the_same_consumer_id_twice_waits_for_the_first_to_go() -> None:
 # --- what others wrote -----------------------------------------------------------------------------------------------
 
 
-def test_an_id_that_cannot_be_read_is_reported_once_and_passed_over() -> None:
+def test_an_id_that_cannot_be_read_is_reported_once_and_skipped() -> None:
     world = World()
     watcher = world.at_rest()
     world.do(Create("/consumers/g/ids/g_bad", b"{"))
@@ -393,7 +393,7 @@ def test_an_id_that_stops_javas_consumers_counts_and_is_reported() -> None:
     assert "Java's 0.8 consumers stop at it" in told(watcher)[0]
 
 
-def test_a_member_that_leaves_while_ids_are_read_is_passed_over() -> None:
+def test_a_member_that_leaves_while_ids_are_read_is_skipped() -> None:
     world = World(partitions=2)
     hand = Hand(world)
     member = registered(world, hand)
@@ -422,7 +422,7 @@ def test_an_own_id_that_another_program_has_deleted_is_written_again() -> None:
     assert len(watcher.reads) == 4
 
 
-def test_topics_and_brokers_that_cannot_be_read_are_passed_over() -> None:
+def test_topics_and_brokers_that_cannot_be_read_are_skipped() -> None:
     world = World(brokers=2)
     world.do(SetData("/brokers/ids/0", b"?"))
     world.do(SetData("/brokers/topics/t", b"?"))

@@ -58,7 +58,7 @@ def test_an_open_record_that_was_compacted_away_does_not_hide_the_next_one() -> 
     assert offsets(start(it)) == [7]
 
 
-def test_open_records_of_a_former_owner_that_never_came_are_forgotten_behind_its_end() -> None:
+def test_open_records_of_a_former_owner_that_never_came_are_forgotten_after_its_end() -> None:
     progress = PartitionProgress(P0, left_at(5, Done(20, (5, 7, 18))))
     progress.add(6)
     assert progress.holes == 2
@@ -75,7 +75,7 @@ def test_open_records_that_are_still_to_come_take_up_room_in_metadata() -> None:
     assert offsets(start(it)) == [130]
 
 
-def test_what_was_done_under_no_known_leader_is_not_done_behind_a_cut() -> None:
+def test_what_was_done_under_no_known_leader_is_not_done_after_a_cut() -> None:
     it = core(left_at(10, Done(20, (11,), -1)))
     it.add(records(10, 11, 12, epoch=-1))
     it.add(records(11, 14, epoch=-1))
@@ -116,7 +116,7 @@ def test_metadata_of_another_kind_is_not_believed() -> None:
 # --- what waits ------------------------------------------------------------------------------------------------------
 
 
-def test_records_that_were_cut_do_not_wait_any_more() -> None:
+def test_records_that_were_cut_no_longer_wait() -> None:
     it = core(order="partition", max_buffered_bytes=1_000)
     it.add(records(0, 1, 2, 3, value=bytes(300)))
     assert it.flow() == ([P0], [])

@@ -10,7 +10,7 @@ from tests.support.lives import chunks, name
 
 @pytest.mark.soak
 @pytest.mark.parametrize("chunk", chunks(fixed=80, fresh=20, per_test=20), ids=name)
-def test_order_is_kept_nothing_is_lost_and_what_was_told_is_not_repeated(chunk: range) -> None:
+def test_order_is_kept_nothing_is_lost_and_what_was_reported_is_not_repeated(chunk: range) -> None:
     for seed in chunk:
         try:
             World(seed).run(400)

@@ -141,7 +141,7 @@ def test_metadata_of_others_is_no_reason_to_commit():
     assert core(committed=OffsetAndMetadata(7, 0, "by hand")).to_commit() == {}
 
 
-def test_a_position_behind_offsets_without_records_is_committed():
+def test_a_position_after_offsets_without_records_is_committed():
     """Transaction markers, and records removed by compaction, at the end of the log."""
     it = core(keyed("ab"), committed=OffsetAndMetadata(0))
     first, second = start(it)
@@ -171,7 +171,7 @@ def left(offset: int, end: int, *holes: int, epoch: int = 0) -> OffsetAndMetadat
     return OffsetAndMetadata(offset, 0, encode(P0, offset, Done(end, holes, epoch)))
 
 
-def test_what_a_former_owner_has_done_is_passed_over():
+def test_what_a_former_owner_has_done_is_skipped():
     it = core(keyed("------", start=2), order="unordered", committed=left(2, 6, 2, 4))
     assert offsets(start(it)) == [2, 4, 6, 7]
     assert it.counters()["skipped"] == 2
@@ -257,7 +257,7 @@ def test_what_failed_for_good_is_done_when_its_dead_letter_is_acknowledged(failu
     assert it.counters()["dead_lettered"] == 1
 
 
-def test_without_dead_letters_nothing_is_started_any_more():
+def test_without_dead_letters_nothing_more_is_started():
     it = core(keyed("aab"), retry=Retry(max_attempts=1))
     first, other = start(it)
     it.failed(first, BOOM, now=0)
@@ -361,7 +361,7 @@ def test_a_full_partition_is_paused_and_resumed_when_half_is_left():
     assert it.flow() == ([], [P0])
 
 
-def test_a_partition_that_stands_still_leaves_the_others_their_share():
+def test_a_stuck_partition_leaves_the_others_their_share():
     it = core(
         {P0: [record(offset) for offset in range(40)], P1: [record(0, partition=1)]},
         assigned=(P0, P1),
@@ -378,7 +378,7 @@ def test_bytes_count_too():
     assert it.flow() == ([], [P0])
 
 
-def test_what_could_not_be_told_is_not_started():
+def test_what_metadata_could_not_report_is_not_started():
     """One record is stuck: the others continue as long as metadata can record that they are done."""
     it = core(keyed("-" * 500), order="unordered", metadata_limit=40, max_buffered=10_000, concurrency=10_000)
     jobs = start(it)

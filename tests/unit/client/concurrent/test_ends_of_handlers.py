@@ -85,7 +85,7 @@ def test_a_function_that_only_begins_its_work_is_no_handler_for_processes() -> N
     assert _handle(lambda _record: "anything", record) is None
 
 
-def test_a_task_that_returns_what_it_did_not_await_is_told() -> None:
+def test_a_task_that_returns_what_it_did_not_await_is_reported() -> None:
     [outcome] = outcomes(TaskWorkers, not_awaited)
     assert isinstance(outcome, ConfigError)
     [outcome] = outcomes(TaskWorkers, generator)
@@ -169,7 +169,7 @@ def test_an_exception_that_cannot_be_shown_is_a_failure_as_others() -> None:
 
 
 @pytest.mark.parametrize("delay", [math.nan, math.inf, 10**400, "soon", None])
-def test_another_attempt_at_a_time_that_is_none(delay: Any) -> None:
+def test_another_attempt_at_an_invalid_time(delay: Any) -> None:
     """The error is raised where the delay was given, and so counts as a failed attempt."""
     with pytest.raises((ValueError, TypeError)):
         RetryLaterError(delay)

@@ -161,7 +161,7 @@ async def test_it_commits_again_and_again() -> None:
     await run
 
 
-async def test_a_broker_that_takes_less_metadata_is_told_less(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_broker_that_takes_less_metadata_is_sent_less(caplog: pytest.LogCaptureFixture) -> None:
     script, gate = Script(), asyncio.Event()
     script.refusals.append(KafkaError(ErrorCode.OFFSET_METADATA_TOO_LARGE))
 
@@ -207,7 +207,7 @@ async def test_a_run_that_is_ended_from_outside_does_not_trust_the_position() ->
     assert [commit[P0].offset for commit in script.commits] == [1]
 
 
-async def test_what_a_former_owner_has_done_is_asked_and_passed_over() -> None:
+async def test_what_a_former_owner_has_done_is_asked_and_skipped() -> None:
     script, seen = Script(OffsetAndMetadata(0, 0, encode(P0, 0, Done(3, (0,), 0)))), list[int]()
 
     async def handle(record: ConsumerRecord) -> None:
@@ -379,7 +379,7 @@ async def test_a_worker_that_cannot_start_ends_the_run_and_is_no_failure_of_its_
     assert [commit[P0].offset for commit in script.commits] in ([], [0])
 
 
-async def test_a_record_that_fails_for_good_while_the_run_ends_is_told() -> None:
+async def test_a_record_that_fails_for_good_while_the_run_ends_is_reported() -> None:
     """It failed in the turn of the event loop in which the run was stopped: before its partition closes."""
     script = Script()
 
@@ -421,7 +421,7 @@ def failing(error: Exception) -> Handler:
     return handle
 
 
-async def test_a_handler_that_is_none_ends_the_run_before_the_next_of_its_key() -> None:
+async def test_an_invalid_handler_ends_the_run_before_the_next_of_its_key() -> None:
     script, begun = Script(), list[int]()
 
     async def handle(record: ConsumerRecord) -> None:
@@ -467,7 +467,7 @@ async def test_a_second_stop_does_not_wait_for_handlers() -> None:
     assert ends == ["0", "1 was cancelled"]
 
 
-async def test_the_position_behind_the_last_record_is_committed() -> None:
+async def test_the_position_after_the_last_record_is_committed() -> None:
     script = Script()
     it, run = running(fine, script, records(b"a"), commit_interval_ms=1)
     await until(partial(script.is_committed, 1))

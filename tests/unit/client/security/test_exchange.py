@@ -55,7 +55,7 @@ def test_a_broker_that_does_not_prove_itself_is_not_believed():
 
 
 @pytest.mark.parametrize("message", [None, '{"status":"invalid_token"}'])
-def test_a_token_that_is_refused_is_told_with_where_to_look(message):
+def test_a_token_that_is_refused_is_reported_with_where_to_look(message):
     exchange = begun(OAuthBearer("abc", {}), name="OAUTHBEARER")
     exchange.take(authenticated(auth_bytes=b'{"status":"invalid_token"}'))
     assert exchange.request() == SaslAuthenticateRequest(auth_bytes=b"\x01")
@@ -109,7 +109,7 @@ def test_a_proof_that_is_refused(message, said):
         begun(Plain("a", "b")).take(authenticated(ErrorCode.SASL_AUTHENTICATION_FAILED, message))
 
 
-def test_why_a_token_was_refused_is_told():
+def test_why_a_token_was_refused_is_reported():
     exchange = begun(OAuthBearer("t", {}), name="OAUTHBEARER")
     exchange.take(authenticated(auth_bytes=b'{"status":"insufficient_scope"}'))
     assert exchange.request() == SaslAuthenticateRequest(auth_bytes=b"\x01")

@@ -75,7 +75,7 @@ def test_both_sides_are_sure_of_each_other(username, password, salt, long):
     assert name.replace("=2C", ",").replace("=3D", "=") == username
 
 
-def test_another_password_is_no_proof():
+def test_another_password_is_not_a_proof():
     client, server = Scram("SCRAM-SHA-256", "alice", "wrong", "nonce"), Server("sha256", "right", b"salt")
     assert server.final(client.answer(server.first(client.first()))) is None
 

@@ -49,13 +49,13 @@ def test_lines_are_read_as_java_reads_them(reading, text, found):
     assert reading(text) == found
 
 
-def test_a_broken_escape_is_told_with_its_line_and_without_its_value(reading):
+def test_a_broken_escape_is_reported_with_its_line_and_without_its_value(reading):
     with pytest.raises(ConfigError, match=r"line 2: .u must be followed by four") as raised:
         reading("a=b\npassword=hush\\u12")
     assert "hush" not in str(raised.value)
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path):
+def test_a_file_that_is_not_there_is_reported(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         read(str(tmp_path / "none"))
 
@@ -74,7 +74,7 @@ def test_whatever_is_escaped_is_read_back(tmp_path_factory, settings):
 KNOWN = ("security_protocol", "ssl_truststore_location")
 
 
-def test_settings_of_other_clients_are_passed_over(caplog):
+def test_settings_of_other_clients_are_skipped(caplog):
     caplog.set_level(logging.INFO)
     found = {"security.protocol": "SSL", "group.id": "g", "metric.reporters": "", "security.protocoll": "SSL"}
     assert choose(found, KNOWN) == {"security.protocol": "SSL"}
@@ -111,7 +111,7 @@ def test_a_file_of_another_kind_does_not_lead_to_another_cluster(caplog):
     ("text", "told"),
     [("a=1\nb=hush ü".encode(), True), (b"b=hush \xfc", False), (b"b=\\u00fc", False), ("# ü\nb=1".encode(), False)],
 )
-def test_letters_that_java_reads_otherwise_are_told_without_the_value(reading, caplog, text, told):
+def test_letters_that_java_reads_otherwise_are_reported_without_the_value(reading, caplog, text, told):
     reading(text)
     said = [record.getMessage() for record in caplog.records]
     assert [("line 2: it looks like UTF-8" in one, "hush" in one) for one in said] == [(True, False)] * told

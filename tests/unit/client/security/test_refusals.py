@@ -86,7 +86,7 @@ def test_a_consumer_tells_each_poll_and_asks_only_then():
         consumer.tick(2_000)
 
 
-def test_a_member_that_finds_no_coordinator_is_told():
+def test_a_member_that_finds_no_coordinator_gets_an_error():
     consumer = ConsumerHarness()
     consumer.auto -= {FindCoordinatorRequest}
     consumer.subscribe()

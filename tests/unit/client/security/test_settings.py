@@ -53,7 +53,7 @@ def test_any_options_are_read_back(options, space):
         (f'{PLAIN} required a="b"; {SCRAM} required a="secret";', "more than one module"),
     ],
 )
-def test_a_line_that_is_none_is_refused_without_showing_it(text, why):
+def test_an_invalid_line_is_refused_without_showing_it(text, why):
     with pytest.raises(ConfigError, match=why) as raised:
         jaas.read(Secret(text))
     assert "secret" not in str(raised.value)
@@ -139,7 +139,7 @@ def test_what_does_not_fit_is_refused(settings, why):
         ("https://idp.example/hüsh", "is not a valid URL"),
     ],
 )
-def test_an_address_of_tokens_that_is_none_is_refused_without_showing_it(url, why):
+def test_an_invalid_address_of_tokens_is_refused_without_showing_it(url, why):
     token = {"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.endpoint.url": url}
     client = {
         "sasl.oauthbearer.client.credentials.client.id": "me",

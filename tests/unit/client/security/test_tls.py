@@ -119,7 +119,7 @@ def test_a_truststore_of_another_form_is_refused_with_what_to_do(tmp_path, conte
         ({"ssl_cipher_suites": "TLS_RSA_NO_SUCH"}, "none of which OpenSSL knows"),
     ],
 )
-def test_what_cannot_be_used_is_told(settings, why):
+def test_what_cannot_be_used_is_reported(settings, why):
     with pytest.raises(ConfigError, match=why):
         context(config(**settings))
 
@@ -136,7 +136,7 @@ def test_pem_that_is_said_to_be_a_java_key_store_is_not_made_pem_again(certifica
         context(config(ssl_truststore_location=path, ssl_truststore_type="JKS"))
 
 
-def test_a_keystore_without_a_key_is_told(certificates):
+def test_a_keystore_without_a_key_is_reported(certificates):
     with pytest.raises(ConfigError, match="must have a private key and its certificate in PEM"):
         context(config(ssl_keystore_location=str(certificates.path("ca"))))
 

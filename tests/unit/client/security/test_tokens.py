@@ -197,7 +197,7 @@ def test_how_long_a_token_lives_is_read_from_it(text, expires_at_ms):
 
 
 @pytest.mark.parametrize("given", ["", "two words", "line\nline", "a\x01b", "ü", b"bytes", None, 7])
-def test_what_is_no_token_is_refused_without_showing_it(given):
+def test_what_is_not_a_token_is_refused_without_showing_it(given):
     with pytest.raises(AuthenticationError) as raised:
         Token.of(given)
     if given and isinstance(given, str):
@@ -285,7 +285,7 @@ def test_client_credentials_are_exchanged_for_a_token(encode, pair):
         (503, b"hush", "HTTP 503: Service Unavailable", True),
     ],
 )
-def test_what_an_endpoint_refuses_is_told_without_secrets(status, body, why, retriable):
+def test_what_an_endpoint_refuses_is_reported_without_secrets(status, body, why, retriable):
     with endpoint(status, body) as (url, _), pytest.raises(AuthenticationError, match=why) as raised:
         fetch(url)
     assert "hush" not in str(raised.value)
@@ -311,7 +311,7 @@ def test_an_endpoint_that_is_away_may_come_back():
     assert raised.value.retriable
 
 
-def test_an_endpoint_that_wants_tls_is_told_from_one_that_is_away():
+def test_an_endpoint_that_wants_tls_is_distinguished_from_one_that_is_down():
     with (
         endpoint(200, b"", authority=trustme.CA()) as (url, _),
         pytest.raises(AuthenticationError, match=r"does its port expect https\?") as raised,
@@ -339,7 +339,7 @@ def test_an_endpoint_has_the_longer_of_the_two_timeouts(monkeypatch, connect_ms,
     assert found == [timeout_s]
 
 
-def test_an_endpoint_that_does_not_speak_http_is_told_without_what_it_says():
+def test_an_endpoint_that_does_not_speak_http_is_reported_without_what_it_says():
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer():
@@ -387,7 +387,7 @@ def test_the_endpoint_may_have_an_authority_of_its_own(tmp_path):
         ('ssl.truststore.location="/none.pem"', "/none.pem cannot be read"),
     ],
 )
-def test_wrong_options_for_the_endpoint_are_told_before_a_token_is_wanted(option, why):
+def test_wrong_options_for_the_endpoint_are_reported_before_a_token_is_wanted(option, why):
     more = {"sasl.jaas.config": f"x.OAuthBearerLoginModule required {option} ;"}
     with pytest.raises(ConfigError, match=why):
         Credentials(asking("https://127.0.0.1:1/", **more), lambda: NOW)

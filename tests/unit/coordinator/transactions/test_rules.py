@@ -54,7 +54,7 @@ def test_the_first_producer_of_a_name_gets_a_new_id() -> None:
     assert it.entry == Transaction(1000, 0, MINUTE, it.now, EMPTY, previous_producer_id=1000)
 
 
-def test_ids_given_with_an_unknown_name_are_passed_over() -> None:
+def test_ids_given_with_an_unknown_name_are_skipped() -> None:
     """The id has expired, or its producer was in another cluster before (KAFKA-8710)."""
     answer = TransactionHarness().init(ProducerIdentity(77, 5))
     assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (NONE, 1000, 0)
@@ -118,7 +118,7 @@ def test_a_producer_that_knows_other_ids_is_fenced(state: TransactionState) -> N
     assert it.entry == before
 
 
-def test_a_producer_that_goes_on_gets_the_same_answer_twice() -> None:
+def test_a_producer_that_continues_gets_the_same_answer_twice() -> None:
     """KIP-360: the answer to the first was lost."""
     it = TransactionHarness().to(EMPTY)
     old = it.producer
@@ -488,7 +488,7 @@ def test_an_id_with_a_transaction_is_kept(state: TransactionState) -> None:
 
 @pytest.mark.parametrize("client", [0, 2])
 @pytest.mark.parametrize("state", STATES)
-def test_a_shard_that_is_read_again_goes_on(state: TransactionState, client: int) -> None:
+def test_a_shard_that_is_read_again_continues(state: TransactionState, client: int) -> None:
     it = TransactionHarness(client=client).to(state)
     shard = it.replayed()
     assert shard.entries == it.shard.entries
