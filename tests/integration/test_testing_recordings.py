@@ -554,7 +554,7 @@ def test_a_group_of_a_running_broker_is_recorded_afterwards(tmp_path: Path) -> N
         assert kafka.admin.list_consumer_group_offsets("past-orders") == before
         with pytest.raises(MusterError, match="__consumer_offsets has no records about group unknown in that time"):
             muster.testing.record_past(tmp_path / "x", "unknown", {"bootstrap_servers": kafka.bootstrap}, since_s=60)
-        with pytest.raises(MusterError, match="since_s=1 must be above until_s=2"):
+        with pytest.raises(MusterError, match="since_s=1 must be greater than until_s=2"):
             muster.testing.record_past(tmp_path / "x", "g", {}, since_s=1, until_s=2)
     replayed(tmp_path / "past", "past-orders", one)
 

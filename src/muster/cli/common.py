@@ -81,7 +81,7 @@ def read_connection(arguments: argparse.Namespace) -> None:
 
 
 def client_settings(arguments: argparse.Namespace, kind: type[ClientConfig]) -> dict[str, Any]:
-    """The settings from the file and the command line that this kind of client has."""
+    """The settings from the file and the command line that this kind of client supports."""
     in_file = properties.choose(arguments.in_file, _names(kind))
     given = pairs(arguments.settings, "-o")
     return {"client.id": "muster-cli"} | in_file | given | {"bootstrap.servers": arguments.bootstrap}
@@ -152,7 +152,7 @@ def reaching(bootstrap: str) -> Iterator[None]:
 
 
 def partitions_of(admin: Admin, named: Mapping[str, list[int] | None], consequence: str = "") -> list[TopicPartition]:
-    """The named partitions; all of a topic that is named without partitions.
+    """The named partitions; for a topic that is named without partitions, all of them.
 
     Raises:
         MusterError: such a topic cannot be described; `consequence` ends the message.

@@ -1,4 +1,4 @@
-"""`muster demo`: the demo pipeline, on real data, with its results checked."""
+"""`muster demo`: runs the demo pipeline on real data and checks its results."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_groups([] if arguments.group is None else [arguments.group])
     use_java()  # fail now rather than in each Spark program
     access = ClusterAccess.given(arguments.bootstrap, arguments.client_file)
-    # Two that start in the same second differ too.
+    # The names of two runs differ even if both start in the same second.
     suffix = f"{time.strftime('-%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}" if access else ""
     out = arguments.out.resolve()
     options = DemoOptions(
@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def interruptible(work: Any) -> Any:
-    """Run until done, or until SIGINT or SIGTERM: then everything is stopped, and None returned."""
+    """Run until done, or until SIGINT or SIGTERM: then everything is stopped, and None is returned."""
     task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()
     interrupted = False

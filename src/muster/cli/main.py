@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as interrupt:  # holds the signal's number if it was not SIGINT
         return 128 + int((*interrupt.args, signal.SIGINT)[0])
     except BrokenPipeError:
-        give_up_output()  # the reader of the output has gone
+        give_up_output()  # the reader has closed the output
         return 1
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
@@ -105,7 +105,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _joined(arguments: list[str]) -> list[str]:
-    """Join a negative duration to its option with `=`: argparse would take `-PT1H` for an option."""
+    """Join a negative duration to its option with `=`: argparse would mistake `-PT1H` for an option."""
     joined: list[str] = []
     for word in arguments:
         if joined and joined[-1] in _DURATIONS and word.upper().startswith("-P"):
@@ -116,7 +116,7 @@ def _joined(arguments: list[str]) -> list[str]:
 
 
 def _escape_unencodable() -> None:
-    """Escape what the output's encoding cannot express: names of groups and topics may hold any character."""
+    """Escape what the output's encoding cannot express: names of groups may contain any character."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -63,7 +63,7 @@ def duration_ms(text: str, option: str) -> int:
 
 
 def positive_ms(text: str) -> int:
-    """The same for argparse; zero and less are an error."""
+    """The same for argparse; a duration of zero or less is an error."""
     try:
         found = duration_ms(text, "")
     except ConfigError as error:

@@ -77,7 +77,7 @@ def _entered(
 def _of_fault(
     method: Callable[Concatenate[Kafka, P], Fault],
 ) -> Callable[Concatenate[_Face[Kafka], P], ComingFault]:
-    """The same method, whose fault is awaited, or used in `async with`."""
+    """The same method; its fault is awaited, or used in `async with`."""
 
     @wraps(method)
     def call(self: _Face[Kafka], /, *args: P.args, **more: P.kwargs) -> ComingFault:
@@ -99,7 +99,7 @@ class AsyncFault(_Face[Fault]):
         return await asyncio.to_thread(lambda: self.blocking.seen)
 
     async def struck(self) -> int:
-        """How often it has struck."""
+        """How many times it has struck."""
         return await asyncio.to_thread(lambda: self.blocking.struck)
 
     async def held(self) -> int:

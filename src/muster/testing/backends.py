@@ -40,7 +40,7 @@ class Backend(Protocol):
     bootstrap: str
 
     def ask(self, broker: int, method: str, path: str, body: Mapping[str, Any] | None) -> Answer:
-        """Send a command to a broker (`Control.ask`), by its place."""
+        """Send a command to the broker with this index (`Control.ask`)."""
 
     def servers(self) -> list[LocalBroker]:
         """The brokers' processes; empty if the broker runs in a thread."""
@@ -117,7 +117,7 @@ class TestBroker(LocalBroker):
     """A broker that `muster test-broker` runs."""
 
     COMMAND = "test-broker"
-    __test__ = False  # its name begins as pytest's classes do
+    __test__ = False  # pytest would collect a class with this name
 
     def launch(self) -> None:
         """Start it without waiting, and import the clients in the meantime: a second processor may be free."""

@@ -56,7 +56,7 @@ class _Factory:
         self._kafka = kafka
         self._test = test
         self._made: list[Callable[[], Any]] = []
-        """The method `close` of each client."""
+        """Each client's `close` method."""
 
     def _settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         client_id = f"{self.KIND}-{len(self._made) + 1}"
@@ -153,7 +153,7 @@ class AsyncConsumerFactory(_OfGroups, _Async):
     """Makes consumers for asyncio: `muster_async_consumer("orders", group_id="billing")`."""
 
     def __call__(self, *topics: str, **settings: Unpack[ConsumerKeywords]) -> AsyncConsumer:
-        """As ConsumerFactory's."""
+        """Like `ConsumerFactory`, but returns an asyncio consumer."""
         consumer = self._keep(AsyncConsumer(**self._settings(settings)))
         if topics:
             consumer.subscribe(topics)

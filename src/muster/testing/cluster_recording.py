@@ -28,7 +28,7 @@ _READER = {"group_id": None, "isolation_level": "read_committed", "auto_offset_r
 
 
 TimedLine = tuple[int, str, dict[str, Any]]
-"""A line of the recording: at_ms, what, and its other fields."""
+"""A line of the recording: `at_ms`, `what`, and its other fields."""
 
 
 class CoordinatorRecord(NamedTuple):
@@ -53,7 +53,7 @@ def record_past(
         settings: settings of a consumer that can reach the cluster (`bootstrap_servers`, security). Their `group_id` is
             not used: the consumer joins no group and commits nothing. It only reads `__consumer_offsets` and topics.
         since_s, until_s: how many seconds ago the recording begins and ends.
-        topics: those whose records are recorded; None: those for which the group has committed offsets.
+        topics: the topics whose records are recorded; None: those for which the group has committed offsets.
 
     Warns:
         UserWarning: the recording is incomplete, because it reached the largest size.
@@ -103,7 +103,7 @@ def _starts(
     since_ms: int,
 ) -> dict[TopicPartition, int]:
     """The offset from which each partition is recorded: the group's committed offset when the recording begins, or
-    without one, the first record of that time. Records that were deleted since are left out."""
+    without one, the first record of that time. Records that have been deleted since then are left out."""
     places = [TopicPartition(topic, index) for topic, count in partitions.items() for index in range(count)]
     oldest, ends = reader.beginning_offsets(places), reader.end_offsets(places)
     at = reader.offsets_for_times(dict.fromkeys(places, since_ms))
@@ -179,7 +179,7 @@ def _with_expired(happened: Sequence[TimedLine]) -> list[TimedLine]:
 
 
 class _Members:
-    """The members of the group and their partitions, as one record after another says."""
+    """The group's members and their partitions, after each record."""
 
     def __init__(self, group_id: str) -> None:
         self._group_id = group_id
@@ -188,7 +188,7 @@ class _Members:
         self._owners: dict[tuple[str, int], str] = {}
 
     def follow(self, record: OffsetCommitRecord | GroupMetadataRecord) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The kinds and fields of lines about what a record says."""
+        """The lines for a record: the kind and the fields of each."""
         if isinstance(record, OffsetCommitRecord):
             if record.value is not None:
                 place = record.key.topic, record.key.partition

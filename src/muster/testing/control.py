@@ -384,7 +384,7 @@ class Control:
         return {"cut": len(cut)}
 
     async def _wait(self, wait: Mapping[str, Any]) -> Answer:
-        """Answer once the condition holds; if it does not in time, with 408 and what is missing."""
+        """Answer once the condition holds; if it does not hold in time, answer with 408 and what is missing."""
         until = time.monotonic() + wait.get("timeout_ms", DEFAULT_TIMEOUT_MS) / 1000
         while True:
             view = self.view(wait["group"])

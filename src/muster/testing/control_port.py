@@ -49,7 +49,7 @@ class ControlPort:
         self._server.server_close()
 
     def answer(self, method: str, path: str, body: Mapping[str, Any] | None) -> tuple[int, dict[str, Any]]:
-        """Have a command carried out on the broker's loop; called in a thread of the port."""
+        """Run a command on the broker's loop; called in a thread of the port."""
         work = self._ask(method, path, body)
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()  # type: ignore[arg-type]
 

@@ -52,7 +52,7 @@ class Interposer:
         """For each rule, functions that release the requests that it holds."""
         self._count_all = False
         self.before: Callable[[Request[Any]], None] | None = None
-        """Called with each request, before any rule strikes at it."""
+        """Called with each request, before any rule strikes it."""
         self.on_answer: Callable[[Facts, Response], None] | None = None
         """Called with each response that no rule has changed."""
 
@@ -119,7 +119,7 @@ class Interposer:
         return None
 
     def _on_response(self, facts: Facts, response: Response) -> Response:
-        """The response to a request that no rule struck: damaged if a rule must strike its records."""
+        """The response to a request that no rule struck: damaged if a rule strikes its records."""
         if self.plan.may_damage(facts):
             found = _with_records(response, self._topic_name)
             facts_of_records = replace(facts, partitions={topic: frozenset(found[topic]) for topic in found})
@@ -257,7 +257,7 @@ def _with_records(response: Any, topic_name: Callable[[bytes], str | None]) -> d
 
 
 def _bytes_of(records: Any) -> bytearray:
-    """The record batches of a partition: bytes, views, or for a large answer a FileRange."""
+    """The record batches of a partition: bytes, views, or, for a large answer, a FileRange."""
     return bytearray(b"".join(records) if isinstance(records, list) else bytes(records or b""))
 
 

@@ -29,7 +29,7 @@ FOR_TESTS: dict[str, object] = {
     "group.initial.rebalance.delay.ms": 0,
     "group.min.session.timeout.ms": 100,
     "offsets.topic.num.partitions": 1,
-    # A fetch names all of its partitions each time, so that faults about a topic find it.
+    # Every Fetch names all of its partitions, so that faults for a topic match it.
     "max.incremental.fetch.session.cache.slots": 0,
     # A killed broker of a cluster can be back once this has passed.
     "zookeeper.session.timeout.ms": 6_000,
@@ -51,7 +51,7 @@ _EXPECTED = {
     "lag_zero": "commit everything",
     "empty": "be empty",
 }
-"""How the message of a wait that times out spells its condition (conditions.py)."""
+"""The words for a condition (conditions.py) in the message of a wait that timed out."""
 
 
 class When(TypedDict, total=False):
@@ -119,12 +119,12 @@ class Fault:
 
     @property
     def seen(self) -> int:
-        """How many requests it has matched, whether it struck at them or not. Known after its removal too."""
+        """How many requests it has matched, whether it struck them or not. Known after its removal too."""
         return self._now()["seen"]
 
     @property
     def struck(self) -> int:
-        """How often it has struck. Known after its removal too."""
+        """How many times it has struck. Known after its removal too."""
         return self._now()["struck"]
 
     @property
@@ -209,7 +209,7 @@ class GroupClock:
         """Advance the clock: the sessions, rebalance timeouts and offsets that are due by then expire.
 
         No member counts as having sent a heartbeat meanwhile. With `silent`, a pattern of client ids, member ids or
-        group.instance.ids, all members that do not match it do.
+        group.instance.ids, all members that do not match it count as having sent one.
         """
         body = {
             "advance_ms": round(_checked_seconds(seconds, "seconds") * 1000),
@@ -231,7 +231,7 @@ class Replay:
 
     @property
     def differences(self) -> list[str]:
-        """Commits and generations that did not come in time, and what could not be repeated."""
+        """Commits and generations that did not happen in time, and what could not be repeated."""
         differences: list[str] = self.now()["differences"]
         return differences
 

@@ -45,7 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the plugin that manages kits, and exempt muster from the rewriting of assertions."""
+    """Register the plugin that manages kits, and exempt muster from assertion rewriting."""
     # pytest rewrites the assertions in all modules of a plugin's distribution. muster's assertions need no explanation
     # in tests, and rewriting would make its first import several times slower.
     rewritten: set[str] = getattr(config.pluginmanager.rewrite_hook, "_must_rewrite", set())
@@ -69,7 +69,7 @@ class _Keeper:
 
     def _used(self, item: pytest.Item) -> list[kit.Kafka]:
         """The kits of a test's fixtures."""
-        request = getattr(item, "_request", None)  # it also has the fixtures that the test got by getfixturevalue
+        request = getattr(item, "_request", None)  # it includes fixtures that the test requested with getfixturevalue
         names = getattr(request or item, "fixturenames", ())
         return list({id(one): one for name, one in self._kits.items() if name in names}.values())
 
@@ -136,7 +136,7 @@ class _Keeper:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, T, T]:
-        """Remove faults before the test's fixtures end, and afterwards the members of groups that have not left."""
+        """Remove faults before the test's fixtures end, and afterwards the group members that have not left."""
         used, staying = self._used(item), self._staying or {}
         self._item = None
         try:
@@ -281,8 +281,8 @@ def _closed_at_the_end(request: pytest.FixtureRequest, kind: str) -> Iterator[An
 def _closed_by_test(request: pytest.FixtureRequest, kind: str) -> Any:
     """A factory of asyncio clients. The test function is wrapped to close them, on the event loop that it runs on.
 
-    When the fixture ends it is too late: anyio has closed the loop by then, and pytest-asyncio in strict mode runs only
-    those asynchronous fixtures that are marked as its own.
+    When the fixture ends, it is too late: anyio has closed the loop by then, and pytest-asyncio in strict mode runs
+    only those asynchronous fixtures that are marked as its own.
     """
     test = request.node.obj
     if not inspect.iscoroutinefunction(test):

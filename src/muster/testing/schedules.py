@@ -7,9 +7,10 @@
             kafka.until_lag_zero("billing")
         ...
 
-The test is called once for each schedule, with a broker in a process of its own. A schedule is a list of steps, and a
-step is data: a fault, as the control port takes it, or an act (ACTS) that happens once a number of requests of a type
-were sent. The schedule of a failure is printed as a decorator that repeats it: `@muster.testing.chaos(schedule=[…])`.
+The test is called once for each schedule; all calls share a broker in a process of its own. A schedule is a list of
+steps, and a step is data: a fault, as the control port takes it, or an act (ACTS) that happens once a number of
+requests of a type were sent. The schedule of a failure is printed as a decorator that repeats it:
+`@muster.testing.chaos(schedule=[…])`.
 """
 
 from __future__ import annotations
@@ -77,8 +78,8 @@ def chaos(
 ) -> Callable[[Callable[[Kafka], None]], Callable[[], None]]:
     """Decorate a test that takes a `Kafka`: it is called under `examples` schedules of up to `steps` steps each.
 
-    The test must use new names of topics and groups in each call, as `kafka.topic()` does. It needs Hypothesis:
-    `pip install hypothesis`.
+    The test must use new topic and group names in each call, as `kafka.topic()` does. It needs Hypothesis: `pip install
+    hypothesis`.
 
     Args:
         seed: decides which schedules are drawn.
@@ -95,7 +96,7 @@ def chaos(
                 else:
                     _search(kafka, test, seed=seed, steps=steps, examples=examples)
 
-        # pytest must not take the test's parameter for a fixture.
+        # pytest must not mistake the test's parameter for a fixture.
         run.__signature__ = inspect.Signature()  # type: ignore[attr-defined]
         return run
 

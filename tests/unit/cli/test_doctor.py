@@ -155,7 +155,7 @@ def test_events_of_the_broker_are_its_word(folder, capsys):
         (["--from", "/not/there"], "/not/there: No such file or directory"),
         (["--from", "EMPTY"], "no log of __consumer_offsets in"),
         (["--from", "EMPTY", "--sample", "5s"], "a folder cannot be watched"),
-        (["--from", "EMPTY", "--bootstrap", "elsewhere:1"], "exclude each other"),
+        (["--from", "EMPTY", "--bootstrap", "elsewhere:1"], "cannot be combined"),
         (["--from", "EMPTY", "--html", "/not/there/page.html"], "folder /not/there does not exist"),
         (["--from", "EMPTY", "--html", "EMPTY"], "is a folder: name a file in it"),
         (["--from", "EMPTY", "--html", "/proc/page.html"], "folder /proc"),

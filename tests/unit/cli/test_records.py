@@ -60,7 +60,7 @@ def test_json_lines(monkeypatch):
         (b'{"timestamp":true}', "timestamp must be a whole number"),
         (b'{"value_base64":"?"}', "value_base64 is not base64"),
         (b'{"key_base64":1}', "key_base64 is not base64"),
-        (b'{"key":"a","key_base64":"YQ=="}', "exclude each other"),
+        (b'{"key":"a","key_base64":"YQ=="}', "cannot be combined"),
         (b'{"headers":{"h":{"base64":"?"}}}', "headers must be an object"),
     ],
 )

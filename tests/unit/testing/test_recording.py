@@ -101,7 +101,7 @@ HEAD = {"muster_recording": 1}
         (file_of(TOPIC, {**RECORD, "partition": 2}, END), "line 3: no line before this record declares its topic"),
         (
             file_of(TOPIC, RECORD, RECORD, END),
-            "line 4: the offset is not above that of the partition's",
+            "line 4: the offset is not greater than that of the partition's",
         ),
     ],
 )

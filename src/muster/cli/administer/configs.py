@@ -42,7 +42,7 @@ _OPERATIONS = {
     "subtract": ConfigOperation.SUBTRACT,
 }
 
-# Changing these may make a broker delete records that it has kept so far.
+# Changing these may make a broker delete existing records.
 _DELETES_RECORDS = ("retention.", "cleanup.policy")
 
 
@@ -56,10 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for action in (describe, alter):
         action.add_argument("kind", choices=tuple(KINDS), metavar="KIND", help=", ".join(KINDS))
-        action.add_argument("names", nargs="*", metavar="NAME", help="names of topics or groups, IDs of brokers")
+        action.add_argument("names", nargs="*", metavar="NAME", help="topic or group names, or broker IDs")
         action.add_argument("--default", action="store_true", help="for brokers: the cluster-wide defaults")
     listing.add_argument("kind", choices=tuple(KINDS), nargs="?", metavar="KIND", help=", ".join(KINDS))
-    describe.add_argument("--all", action="store_true", help="also settings that are not set on the resource itself")
+    describe.add_argument("--all", action="store_true", help="include settings that are not set on the resource itself")
     alter.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="set this value (repeatable)")
     alter.add_argument("--delete", action="append", default=[], metavar="KEY", help="restore the default (repeatable)")
     alter.add_argument("--append", action="append", default=[], metavar="KEY=VALUE", help="add to a list (repeatable)")
@@ -98,8 +98,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_brokers(admin: Admin, arguments: argparse.Namespace) -> None:
-    """Fail immediately if a broker is not in the cluster: only the broker itself knows its settings, and the client
-    would wait until its timeout."""
+    """Fail immediately if a broker is not in the cluster: only the broker itself knows its settings, and without this
+    check the client would wait until its timeout.
+    """
     if arguments.kind == "brokers" and arguments.names:
         present = {str(node.node_id) for node in admin.describe_cluster().nodes}
         for name in arguments.names:
@@ -115,7 +116,7 @@ def _resources(arguments: argparse.Namespace) -> list[ConfigResource]:
 
 
 def described(resource: ConfigResource) -> str:
-    """A resource as a message names it."""
+    """The name of a resource in messages."""
     if resource.resource_type is ConfigResourceType.BROKER and not resource.name:
         return "all brokers"
     return f"{_NAMES[resource.resource_type].rstrip('s')} {resource.name}"

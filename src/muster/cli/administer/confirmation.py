@@ -1,7 +1,7 @@
-"""Asking for confirmation before what cannot be undone.
+"""Asks for confirmation before a change that cannot be undone.
 
-A command asks only if a person can answer, that is, if standard input is a terminal. In a script it proceeds
-without asking, as Kafka's own tools do. `--yes` never asks.
+A command asks only if a person can answer, that is, if standard input is a terminal. In a script it proceeds without
+asking, as Kafka's own tools do. With `--yes` it never asks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def confirm(arguments: argparse.Namespace, question: str) -> None:
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     answer = sys.stdin.readline()
     if not answer.endswith("\n"):
-        print(file=sys.stderr)  # the input ended on the question's line
+        print(file=sys.stderr)  # the input ended without a line break
     if answer.strip().lower() not in ("y", "yes"):
         raise MusterError("nothing was changed: the answer was not yes")
 

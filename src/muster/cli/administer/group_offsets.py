@@ -82,7 +82,7 @@ def reset(admin: Admin, arguments: argparse.Namespace) -> int:
     groups = arguments.groups or [group.group_id for group in admin.list_consumer_groups() if _is_consumers(group)]
     groups = list(dict.fromkeys(groups))
     read = _read_plan(arguments.from_file, groups) if form is ResetForm.FROM_FILE else None
-    if read is not None and (arguments.topic is not None or arguments.all_topics):  # Kafka's tool accepts both too
+    if read is not None and (arguments.topic is not None or arguments.all_topics):  # Kafka's tool accepts both, too
         print("muster: --from-file names the partitions; --topic and --all-topics are ignored", file=sys.stderr)
     _check_inactive(admin, groups)
     plan = _plan(admin, arguments, form, groups, read)
@@ -167,7 +167,7 @@ def _check_inactive(admin: Admin, groups: list[str]) -> None:
 def _plan(
     admin: Admin, arguments: argparse.Namespace, form: ResetForm, groups: list[str], read: dict[str, Offsets] | None
 ) -> list[NewOffset]:
-    """The lines of all groups. One request covers all of them: there may be hundreds."""
+    """The plan for all groups. One request covers all of them: there may be hundreds."""
     committed = _committed(admin, groups)
     if read is not None:
         places = {group: sorted(read.get(group, {})) for group in groups}

@@ -1,5 +1,4 @@
-"""`muster groups`: consumer groups with their offsets and members (O1), in the columns of
-`kafka-consumer-groups.sh`."""
+"""`muster groups`: consumer groups with their offsets and members, in the columns of `kafka-consumer-groups.sh`."""
 
 from __future__ import annotations
 
@@ -33,14 +32,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="STATES",
-        help="show states; with STATES (comma-separated) only groups in these",
+        help="show states; with STATES (comma-separated) only groups in these states",
     )
     listing.add_argument(
         "--type",
         nargs="?",
         const="",
         metavar="TYPES",
-        help="show types; with TYPES (comma-separated) only groups of these",
+        help="show types; with TYPES (comma-separated) only groups of these types",
     )
     describe = actions.add_parser("describe", help="show offsets and lag, members, or the state")
     describe.add_argument("groups", nargs="*", metavar="GROUP")
@@ -160,7 +159,7 @@ def _print(group: GroupDescription, rows: list[group_tables.OffsetRow], argument
 def _offset_rows(
     admin: Admin, groups: list[GroupDescription]
 ) -> tuple[dict[str, list[group_tables.OffsetRow]], dict[str, KafkaError]]:
-    """The rows of each group, and the errors of others. One request covers all groups: there may be hundreds."""
+    """The rows of each group, or the error of its coordinator. One request covers all groups: there may be hundreds."""
     committed: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
     refused: dict[str, KafkaError] = {}
     for group_id, answers in admin.list_offsets_of_consumer_groups(

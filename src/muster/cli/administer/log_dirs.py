@@ -85,7 +85,7 @@ def as_json(brokers: Brokers, topics: set[str]) -> dict[str, object]:
 
 
 def table(brokers: Brokers, topics: set[str]) -> list[str]:
-    """A line for each directory, and under it its partitions, the largest first."""
+    """A line for each directory, followed by its partitions, largest first."""
     lines: list[str] = []
     for broker, dirs in sorted(brokers.items()):
         for path, found in sorted(dirs.items()):
@@ -103,7 +103,7 @@ def table(brokers: Brokers, topics: set[str]) -> list[str]:
 
 
 def size_text(size: int) -> str:
-    """Bytes for people: 4.2 MiB."""
+    """A size for people to read: 4.2 MiB."""
     number, unit = float(size), 0
     while number >= 1024 and unit < len(_UNITS) - 1:
         number /= 1024

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--before", type=int, metavar="OFFSET", help="delete records before this offset, in each partition"
     )
     what.add_argument("--all", action="store_true", help="delete all current records")
-    shape = "delete what a JSON file for kafka-delete-records names"
+    shape = "delete the records that a JSON file for kafka-delete-records names"
     completed(
         what.add_argument("--from-file", "--offset-json-file", dest="from_file", metavar="FILE", help=shape), FILES
     )
@@ -66,7 +66,7 @@ def _read(path: str) -> dict[TopicPartition, int]:
     try:
         text = Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        why = error.strerror if isinstance(error, OSError) else "it is not valid UTF-8"
         raise ConfigError(f"cannot read {path}: {why}") from None
     return offsets_from_json(text, path)
 

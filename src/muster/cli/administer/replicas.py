@@ -1,5 +1,6 @@
 """Leader election and reassignment: `muster topics elect-leaders`, `reassign` and `reassignments`, as
-`kafka-leader-election` and `kafka-reassign-partitions` do it."""
+`kafka-leader-election` and `kafka-reassign-partitions` do them.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ _SOME = "a topic, or some of its partitions"
 def add_actions(actions: Actions) -> None:
     """The three actions."""
     elect = actions.add_parser("elect-leaders", help="trigger a preferred or unclean leader election")
-    elect.add_argument("topics", nargs="*", metavar="TOPIC[:0,1]", help=f"{_SOME}; default: all that need one")
+    elect.add_argument(
+        "topics", nargs="*", metavar="TOPIC[:0,1]", help=f"{_SOME}; default: all partitions that need one"
+    )
     elect.add_argument(
         "--unclean",
         action="store_true",

@@ -1,6 +1,6 @@
 """The new offsets of `muster groups reset-offsets`, as `kafka-consumer-groups --reset-offsets` of Kafka 4.2 sets them.
 
-A form chooses each partition's offset from four: where its log begins and ends, what the group has committed, and the
+A form chooses each partition's offset from four: the beginning and the end of its log, the committed offset, and the
 first offset at or after the given time. Offsets that a user or a file names, and shifted ones, are clamped to the log;
 all others lie within it, except the committed one, which `--to-current` leaves unchanged. A plan is exported and read
 as CSV: `topic,partition,offset`, preceded by the group if there are several.
@@ -104,8 +104,8 @@ def _within(offset: int, place: TopicPartition, offsets: PartitionOffsets) -> tu
 
 
 def named_partitions(texts: Iterable[str], option: str = "--topic") -> dict[str, list[int] | None]:
-    """`TOPIC` or `TOPIC:0,1` as partitions by topic; None means all. A topic that is named twice gets the partitions of
-    both.
+    """`TOPIC` or `TOPIC:0,1` as partitions by topic; None means all. If a topic is named twice, its partitions are
+    combined.
 
     Raises:
         ConfigError: the text has neither form.

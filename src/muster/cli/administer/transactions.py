@@ -63,9 +63,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_filters(listing)
     describe = actions.add_parser("describe", help="show the state of transactional ids")
     _add_id(describe)
-    producers = actions.add_parser("describe-producers", help="show the producers that a partition knows")
+    producers = actions.add_parser("describe-producers", help="show the active producers of a partition")
     producers.add_argument(
-        "--broker-id", type=int, metavar="ID", help="ask the replica on this broker (else the leader)"
+        "--broker-id", type=int, metavar="ID", help="ask the replica on this broker (default: the leader)"
     )
     _add_partition(producers)
     abort = actions.add_parser("abort", help="abort a transaction that hangs in a partition, without its coordinator")
@@ -89,7 +89,7 @@ def _add_filters(listing: argparse.ArgumentParser) -> None:
         type=int,
         default=-1,
         metavar="MS",
-        help="only ids whose transaction began more than this long ago; negative means all",
+        help="only ids whose transaction has lasted longer than this; negative means all",
     )
     listing.add_argument(
         "--transactional-id-pattern",
@@ -138,7 +138,7 @@ def _add_hanging(hanging: argparse.ArgumentParser) -> None:
         type=int,
         default=15,
         metavar="MINUTES",
-        help="the brokers' transaction.max.timeout.ms; younger transactions are skipped (default 15)",
+        help="the brokers' transaction.max.timeout.ms, in minutes; younger transactions are skipped (default 15)",
     )
     _add_partition(hanging, required=False)
 
@@ -180,7 +180,7 @@ def _check_hanging(arguments: argparse.Namespace) -> None:
         raise ConfigError("transactions find-hanging: --partition needs --topic")
 
 
-# --- what is there ---------------------------------------------------------------------------------------------------
+# --- listing and describing ------------------------------------------------------------------------------------------
 
 
 def _list(admin: Admin, arguments: argparse.Namespace) -> int:
@@ -314,7 +314,7 @@ def abort_command(each: HangingTransaction) -> str:
     return f"muster transactions abort {where} --start-offset {each.start_offset}"
 
 
-# --- ending one ------------------------------------------------------------------------------------------------------
+# --- ending a transaction --------------------------------------------------------------------------------------------
 
 
 def _abort(admin: Admin, arguments: argparse.Namespace) -> int:
@@ -343,13 +343,13 @@ def _beginning_at(admin: Admin, place: TopicPartition, offset: int) -> AbortTran
         if each.transaction_start_offset == offset:
             return AbortTransactionSpec(place, each.producer_id, each.producer_epoch, each.coordinator_epoch or 0)
     raise MusterError(
-        f"no open transaction begins at offset {offset} of {place}; describe-producers shows where they do"
+        f"no open transaction begins at offset {offset} of {place}; describe-producers shows where they begin"
     )
 
 
 def _terminate(admin: Admin, arguments: argparse.Namespace) -> int:
     names = ", ".join(arguments.transactional_id)
-    admin.describe_transactions(arguments.transactional_id)  # a coordinator would create an id that it does not know
+    admin.describe_transactions(arguments.transactional_id)  # fencing would create an unknown id
     confirm(arguments, f"Fence the producers of {names}? (Their transactions are aborted; they must start again.)")
     found = admin.fence_producers(arguments.transactional_id, raise_errors=False)
     fenced = {name: each for name, each in found.items() if not isinstance(each, KafkaError)}

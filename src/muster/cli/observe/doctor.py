@@ -105,11 +105,11 @@ def _write(path: Path, text: str) -> None:
 def _check(arguments: argparse.Namespace) -> None:
     check_groups(arguments.group)
     if arguments.folders and arguments.sample is not None:
-        raise ConfigError("doctor: --from and --sample exclude each other: a folder cannot be watched")
+        raise ConfigError("doctor: --from and --sample cannot be combined: a folder cannot be watched")
     if arguments.folders and arguments.bootstrap != DEFAULT_BOOTSTRAP:
-        raise ConfigError("doctor: --from and --bootstrap exclude each other: read a folder or a cluster")
+        raise ConfigError("doctor: --from and --bootstrap cannot be combined: read a folder or a cluster")
     if arguments.engine == "spark" and arguments.sample is not None:
-        raise ConfigError("doctor: --sample and --engine spark exclude each other: omit --engine")
+        raise ConfigError("doctor: --sample and --engine spark cannot be combined: omit --engine")
     if arguments.engine == "spark" and len(arguments.folders) > 1:
         raise ConfigError("doctor: --engine spark reads only one folder: use --from once")
     if arguments.html:

@@ -16,7 +16,7 @@ from muster.history.rules.wording import duration, listed, named, shortened
 from muster.history.show.json_report import moment
 
 SHOWN = 40
-"""Rows of a table that are printed; --json has all."""
+"""The largest number of rows printed of a table; --json has all."""
 FINDINGS = 12
 _WIDE = 150
 _LONGEST = 300
@@ -37,7 +37,7 @@ def print_report(report: Report) -> None:
 
 
 def plain(text: str) -> Text:
-    """Text that is safe for a terminal: names come from others and may hold control characters."""
+    """Text that is safe for a terminal: names come from clients and may contain control characters."""
     return Text("".join(c if c.isprintable() else " " if c == "\n" else "\ufffd" for c in text))
 
 

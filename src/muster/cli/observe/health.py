@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
         with open_admin(arguments) as admin:
             found = _examine(admin)
     except ConfigError:
-        raise  # a mistake of the caller, which says nothing about the cluster
+        raise  # a mistake in the command, which says nothing about the cluster
     except MusterError as error:
         found = Health(coordinator="coordinator not checked", problems=[str(error).splitlines()[0]])
     if arguments.json:

@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.out:
         raise ConfigError("--out is empty: name a folder")
     how = {"groups": arguments.group, "every_s": every_s, "once": not arguments.follow, "since_ms": since_ms}
-    with _Stop() as stop:  # from the beginning: creating a session takes seconds
+    with _Stop() as stop:  # from the start, since creating a session takes seconds
         try:
             _run(arguments, settings, how, options, stop)
         except (MusterError, _Stopped):
@@ -69,7 +69,7 @@ def _run(
     with stop.at_once(), reaching(arguments.bootstrap):
         limits = history.check(arguments.bootstrap, **options)
     with ThreadPoolExecutor(1) as elsewhere:
-        # In the main thread Spark would handle Ctrl-C itself, and raise in whatever it is doing.
+        # In the main thread Spark would handle Ctrl-C itself, and raise KeyboardInterrupt in whatever code is running.
         spark = elsewhere.submit(
             with_short_errors, lambda: session("muster history", arguments.master, **settings)
         ).result()
@@ -90,7 +90,7 @@ def _run(
 
 
 class _Stopped(KeyboardInterrupt):
-    """A signal that came when nothing had to be shut down first."""
+    """A signal arrived when nothing had to be shut down first."""
 
 
 class _Stop:

@@ -1,4 +1,4 @@
-"""`muster lag`: the lag of groups (O4), as a table, once or repeatedly, or as metrics for Prometheus."""
+"""`muster lag`: the lag of groups, as a table, once or repeatedly, or as metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _show(snapshot: LagSnapshot, arguments: argparse.Namespace) -> int:
 
 
 def _follow(watch: LagWatch, arguments: argparse.Namespace) -> int:
-    """Repeat until Ctrl-C. A failure is reported once, until a reading succeeds again."""
+    """Repeat until Ctrl-C. Of consecutive failures only the first is reported."""
     readings = _Readings(arguments.interval)
     with reaching(arguments.bootstrap):
         snapshot: LagSnapshot | None = watch.poll()
@@ -156,7 +156,7 @@ class _Readings:
 
 
 class LagExporter:
-    """The last reading as pages. The readings run in a different thread from the pages."""
+    """The last reading, as pages. Readings and pages run in different threads."""
 
     def __init__(self, watch: LagWatch, interval_ms: int) -> None:
         self._watch = watch

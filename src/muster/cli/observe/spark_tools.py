@@ -12,7 +12,7 @@ _MASTER = re.compile(r"local(\[[0-9*, ]+\])?|local-cluster\[[0-9, ]+\]|(spark|k8
 _MASTER_TIMEOUT_S = 10.0
 
 QUIET: Final = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "FATAL"}
-"""A failure is reported in one sentence, where Spark would log pages."""
+"""A failure is reported in one sentence; Spark would log pages."""
 
 
 def spark_tools() -> tuple[Any, Any, Any]:
@@ -36,8 +36,8 @@ def spark_tools() -> tuple[Any, Any, Any]:
 
 
 def check_master(master: str, otherwise: str = "") -> None:
-    """Check that Spark could use a master: Spark itself reports a bad one in pages of Java, for `spark://` after a
-    minute.
+    """Check that Spark could use a master: Spark itself reports a bad one in pages of Java stack traces, and for
+    `spark://` only after a minute.
 
     Raises:
         ConfigError: it could not; `otherwise` names an alternative to a Spark Connect session.

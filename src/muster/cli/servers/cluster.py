@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the cluster; returns when a signal stops it (0), or when no server of a kind is left (1)."""
+    """Run the cluster; returns when a signal stops it (0), or when no broker or no ZooKeeper server is left (1)."""
     settings = _check(arguments)
     signals = StopSignals()
     with signals, _folder(arguments.data_dir) as folder:
@@ -175,7 +175,7 @@ def _find_zookeeper() -> None:
     try:
         jars.zookeeper_classpath(downloaded)
     finally:
-        if progress.live.is_started:  # otherwise it would print an empty line
+        if progress.live.is_started:  # stopping one that has not started prints an empty line
             progress.stop()
 
 
@@ -203,7 +203,7 @@ def _run_until_stopped(cluster: LocalCluster, *, kept: bool) -> int:
 
 
 def _watch(cluster: LocalCluster) -> None:
-    """Report each server that exits; returns when no server of a kind is left."""
+    """Report each server that exits; returns when no broker or no ZooKeeper server is left."""
     ended: set[LocalServer] = set()
     while True:
         for server in cluster.servers:
@@ -229,7 +229,7 @@ def _say(line: str) -> None:
 
 
 def _say_last(line: str) -> None:
-    """Print a line of the shutdown, which stays clean if it was the terminal's closing that caused it."""
+    """Print a line during the shutdown. It is dropped if the terminal has been closed."""
     try:
         _say(line)
     except OSError:

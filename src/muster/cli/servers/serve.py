@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_listener(parser: argparse.ArgumentParser, port: int, purpose: str = "") -> None:
-    """The options for where to listen, and the purpose of the port."""
+    """The options for where to listen; `purpose` says what the port is for."""
     parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     where = f"port to listen on {purpose}".rstrip()
     parser.add_argument("--port", type=int, help=f"{where}; 0 picks a free one (default {port})")
@@ -176,7 +176,7 @@ def cluster_of(config: BrokerConfig) -> ZooKeeperCluster | None:
 
 
 def session(config: BrokerConfig, what: str, *, create_chroot: bool) -> ZooKeeperSession:
-    """A session with `zookeeper.connect`; `what` needs it, for the error."""
+    """A session with the ZooKeeper of `zookeeper.connect`. If kazoo is missing, the error says that `what` needs it."""
     try:
         from muster.zookeeper.session.session import ZooKeeperSession
     except ModuleNotFoundError as error:
@@ -201,8 +201,9 @@ S = TypeVar("S", bound=GroupServer)
 
 
 async def until_stopped(shell: S, ready: Callable[[S], str], metrics: MetricsAddress | None = None) -> int:
-    """Run it until a signal stops it or it cannot continue; returns the exit code. `metrics` are served from before its
-    start until after its end."""
+    """Run a server until a signal stops it or it cannot continue; returns the exit code. `metrics` are served from
+    before its start until after its end.
+    """
     if metrics is None:
         return await _until_stopped(shell, lambda: ready(shell))
     from muster.broker.monitor import Monitor

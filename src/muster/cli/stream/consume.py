@@ -206,7 +206,8 @@ class RecordOutput:
         self.written: dict[TopicPartition, int] = {}
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
-        """The signal handler: the first signal stops reading cleanly, the second cuts that short; more have no effect.
+        """The signal handler: the first signal stops reading cleanly, the second cuts that short; further ones have no
+        effect.
 
         Python drops what is raised in, for example, a weak reference's callback: `check_interrupts` raises it again.
         """
@@ -243,7 +244,7 @@ class RecordOutput:
             self.check_interrupts()
 
     def check_reader(self) -> None:
-        """Raise BrokenPipeError if the reader of the output has gone, as `head` is after its last line.
+        """Raise BrokenPipeError if the reader of the output has exited, as `head` does after its last line.
 
         Otherwise only a write would notice this, and on a quiet topic the next one may be hours away.
         """
@@ -251,7 +252,7 @@ class RecordOutput:
             stream = select.poll()
             stream.register(self._raw, 0)  # errors are always reported
             if any(events & (select.POLLERR | select.POLLHUP) for _, events in stream.poll(0)):
-                raise BrokenPipeError(errno.EPIPE, "the reader of the output has gone")
+                raise BrokenPipeError(errno.EPIPE, "the reader of the output has exited")
 
 
 def _has_fileno(stream: BinaryIO) -> bool:

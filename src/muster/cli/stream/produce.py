@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Produce until the input ends; returns 0 if everything was acknowledged."""
     if arguments.json and arguments.key_separator:
-        raise ConfigError("--json and --key-separator exclude each other: a JSON line has its own key")
+        raise ConfigError("--json and --key-separator cannot be combined: a JSON line has its own key")
     set_up_log(arguments)
     if sys.stdin is None:  # checked before connecting: otherwise an unreachable broker would be reported first
         raise MusterError("standard input is closed: there is nothing to produce")
@@ -149,7 +149,7 @@ def _field(found: dict[str, Any], name: str, number: int) -> bytes | None:
                 f"line {number}: {name} has an unpaired surrogate, which cannot be encoded as UTF-8"
             ) from None
     if found.get(name) is not None:
-        raise MusterError(f"line {number}: {name} and {name}_base64 exclude each other")
+        raise MusterError(f"line {number}: {name} and {name}_base64 cannot be combined")
     try:
         return base64.b64decode(encoded, validate=True)
     except (TypeError, ValueError):

@@ -62,8 +62,9 @@ def begin(consumer: Consumer, places: list[TopicPartition], arguments: argparse.
 
 
 def chooses_beginning(arguments: argparse.Namespace) -> bool:
-    """Whether to read existing records. If the log loses its first ones before they are read, reading then
-    starts at its new beginning: resetting to the end, as for new records, would skip everything wanted."""
+    """Whether to read existing records. If the log loses its first ones before they are read, reading then starts at
+    its new beginning: resetting to the end, as for new records, would skip the wanted records.
+    """
     return _offset(arguments) not in (None, "latest") or bool(arguments.last) or _begin_ms(arguments) is not None
 
 
@@ -127,8 +128,9 @@ class UntilEnd:
         ]
 
     def reached(self) -> bool:
-        """Whether all partitions are read to there. Positions count, not records: the last offsets may hold nothing
-        that a consumer returns, such as transaction markers."""
+        """Whether all partitions have been read to those ends. Positions decide, not records: the last offsets may hold
+        nothing that a consumer returns, such as transaction markers.
+        """
         done = [place for place in self._left if self._consumer.position(place, 10_000) >= self._ends[place]]
         if done:
             self._consumer.pause(done)

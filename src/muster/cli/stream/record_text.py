@@ -8,9 +8,9 @@ r"""Records as text: kcat's format language (`kcat -f`, version 1.7), its unpack
     %%         a percent sign
     \n \t \r   and \\, \xNN (hexadecimal), \NNN (decimal, octal with a leading 0)
 
-An unpacking consists of: `<` and `>` for the byte order, which starts as big-endian; b B h H i I q Q for
-integers of 1, 2, 4 and 8 bytes, unsigned in capitals; c for a character, s for the rest as text, $ for the end, which
-fails if bytes are left; a blank for itself.
+An unpacking consists of: `<` and `>` for the byte order, which starts as big-endian; b B h H i I q Q for integers of 1,
+2, 4 and 8 bytes, unsigned in capitals; c for a character, s for the rest as text, $ for the end, which fails if bytes
+are left; a blank for a blank.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ class Player:
         self.advance()
 
     def stop(self) -> None:
-        """Stop the replay, and delete its topics, and those of its groups that have no members."""
+        """Stop the replay; delete its topics, and its groups that have no members."""
         if self._timer is not None:
             self._timer.cancel()
         self.script.position = self.script.end
@@ -157,10 +157,12 @@ class Player:
     def lacks(self, mark: Line) -> str | None:
         """See `GroupProgress.lacks`."""
         if "before" in mark:
-            return None if self._armed is not mark else f"the next {mark['before']} has not come"
+            return None if self._armed is not mark else f"the next {mark['before']} has not arrived"
         if mark["what"] in FAULTS:
             name = self._faults.get(id(mark))
-            return f"the next {mark['api']} has not come" if name is not None and not self._hooks.struck(name) else None
+            return (
+                f"the next {mark['api']} has not arrived" if name is not None and not self._hooks.struck(name) else None
+            )
         if mark["what"] == "generation":
             wanted, group = self._ordinals[id(mark)], mark["group"]
             done = self._completed.get(group, 0)
@@ -237,7 +239,7 @@ class Player:
         self._broker.fetches.appended(line["topic"], line["partition"], len(data), appended.last_offset + 1)
 
     def _strike(self, line: Line) -> None:
-        """Add a fault for the next such request, of any client: the one under test may have another id."""
+        """Add a fault for the next such request of any client: the client under test may have a different id."""
         about = {key: names[0] for key in ("group", "topic") if (names := line.get(f"{key}s"))}
         if line["api"] in ("JoinGroup", "SyncGroup"):
             about.pop("topic", None)
@@ -275,7 +277,7 @@ class Player:
                 self._armed = line
             elif what == "expired":
                 self._expire(group_id)
-            return  # the code under test joins and leaves by itself
+            return  # the code under test does its own joining and leaving
         other = self._others.get((group_id, client))
         if other is None:
             other = self._others[group_id, client] = _SimulatedMember(self, group_id, client)
@@ -349,7 +351,7 @@ class Player:
         if clients is None:
             self.script.differences.append(
                 f"generation {number + 1} of {group.group_id} has {len(group.members)} member(s), not the recorded"
-                f" {len(recorded)}: it has the assignment of its leader"
+                f" {len(recorded)}: it keeps its leader's assignment"
             )
             if not request.assignments:  # the leader is simulated, and has no assignor
                 clients = {}
@@ -432,7 +434,7 @@ class _SimulatedMember:
         self._wanted, self.member_id, self.generation = False, "", -1
 
     def rejoin(self) -> None:
-        """Join, unless the member is in its group and that is not rebalancing."""
+        """Join, unless the member is in its group and the group is not rebalancing."""
         group = self._player.group(self.group_id)
         is_in = group is not None and self.member_id in group.members
         if not self._wanted or self._waits or (is_in and group is not None and group.state != PREPARING_REBALANCE):

@@ -19,7 +19,7 @@ from muster.testing.rules.faults import Rule
 
 
 class RecordReplay:
-    """The recorder of a broker, and the player of a recording on it, while there are any."""
+    """A broker's recorder and player, while a recording or a replay is in progress."""
 
     def __init__(self, broker: Broker, interposer: Interposer, hooks: Hooks) -> None:
         self._broker = broker
@@ -108,7 +108,7 @@ class RecordReplay:
             self._player.on_event(event)
 
     def on_strike(self, rule: Rule, facts: Facts) -> None:
-        """A fault strikes at a request."""
+        """A fault strikes a request."""
         if self._recorder is not None:
             self._recorder.on_strike(rule, facts)
 

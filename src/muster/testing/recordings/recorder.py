@@ -39,7 +39,7 @@ class Recorder:
     """A recording in progress, until `end`.
 
     Args:
-        topics: those whose records are recorded; None: all except internal topics.
+        topics: the topics whose records are recorded; None: all except internal topics.
         view: returns the state of a group (`Control.view`).
 
     Raises:
@@ -112,7 +112,7 @@ class Recorder:
                     self._note("refused", group=group, client=client, api=facts.api, error=ErrorCode(error).name)
 
     def on_strike(self, rule: Rule, facts: Facts) -> None:
-        """A fault strikes at a request."""
+        """A fault strikes a request."""
         if facts.client_id != _OF_THE_KIT:
             self._note(
                 "struck",
@@ -181,8 +181,8 @@ class Recorder:
         self._note("generation", group=group_id, generation=view["generation"], members=members)
 
     def _commits(self, group_id: str, client: str, partitions: Mapping[str, Collection[int]]) -> None:
-        """Record what a group has committed for these partitions since the last call. A change of another partition
-        belongs to a request that is not answered yet."""
+        """Record what a group has committed for these partitions since the last call. A change in another partition
+        belongs to a request that has not been answered yet."""
         known = self._offsets.setdefault(group_id, {})
         changed: dict[str, dict[str, int]] = {}
         for topic, offsets in self._view(group_id)["offsets"].items():

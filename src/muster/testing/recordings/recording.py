@@ -51,7 +51,7 @@ KINDS: dict[str, dict[str, type | tuple[type, ...]]] = {
     "did": {"act": str},
     "end": {"why": str},
 }
-"""What may have happened, and the fields of a line about it."""
+"""The kinds of lines, and the fields of each."""
 
 COMPLETE = "complete"
 TOO_LARGE = f"it reached {MOST_BYTES >> 20} MiB"
@@ -149,7 +149,7 @@ class Writer:
             self._end(at_ms, why)
         try:
             self._file.close()
-        except OSError as error:  # as in `_put`, since it writes again what could not be written
+        except OSError as error:  # `close` retries a write that failed in `_put`
             self._failed(error)
 
     def _end(self, at_ms: int, why: str) -> None:
@@ -198,7 +198,7 @@ class Recording:
 
     def __post_init__(self) -> None:
         failed: set[str] = set()
-        """Clients with a commit that was refused after they had been members."""
+        """Clients whose commit was refused later in the recording, before they joined again."""
         for number, each in reversed(list(enumerate(self.lines))):
             match each["what"]:
                 case "record":
@@ -317,7 +317,7 @@ def _require(condition: bool) -> None:
 
 
 def _check_order(lines: list[Line], name: str) -> None:
-    """Raises DamagedRecordingError unless offsets grow and each topic comes before its records: a recording that was
+    """Raises DamagedRecordingError unless offsets increase and each topic is declared before its records: a recording
     edited by hand may violate both."""
     last: dict[tuple[str, int], int] = {}
     topics: dict[str, int] = {}
@@ -332,6 +332,6 @@ def _check_order(lines: list[Line], name: str) -> None:
                 )
             if each["offset"] <= last.get(place, -1):
                 raise DamagedRecordingError(
-                    f"{name}, line {number}: the offset is not above that of the partition's previous record"
+                    f"{name}, line {number}: the offset is not greater than that of the partition's previous record"
                 )
             last[place] = each["offset"]

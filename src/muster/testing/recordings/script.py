@@ -1,12 +1,12 @@
 """A recording as a script: when each of its lines is replayed. Pure.
 
 A line is either an act (a record is appended, a simulated member joins, a session expires) or a mark, a point in the
-work of the group under test: it has committed an offset, completed a generation, or sent a request at which a fault
-struck. An act is due once all marks before it are reached and its recorded delay after the previous line has passed. So
-a consumer that is faster or slower than the recorded one meets the same acts at the same points of its work. A mark
-that is not reached in time is skipped, and reported as a difference. The fault of a mark is added when the mark is
-next, before the request arrives. An expired session that made a commit fail is treated the same way: it expires when
-the next commit arrives.
+work of the group under test: it has committed an offset, completed a generation, or sent a request that a fault struck.
+An act is due once all marks before it are reached and its recorded delay after the previous line has passed. So a
+consumer that is faster or slower than the recorded one meets the same acts at the same points of its work. A mark that
+is not reached in time is skipped, and reported as a difference. The fault of a mark is added when the mark is next,
+before the request arrives. An expired session that made a commit fail is treated the same way: it expires when the next
+commit arrives.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Script:
     differences: list[str] = field(default_factory=list)
     waits_for: str = ""
     end: int = field(init=False)
-    """How many lines are replayed."""
+    """The number of lines to replay."""
     _since: int | None = None
     """When the line before the next one was passed."""
     _last_at: int = 0
@@ -63,7 +63,7 @@ class Script:
             if self.is_mark(line):
                 break
             if line["what"] == "left" and self.is_under_test(line["client"]):
-                self.end = number  # what follows does not concern the code under test
+                self.end = number  # later lines do not concern the code under test
         if self.recording.why != COMPLETE:
             self.differences.append(f"the recording is incomplete: {self.recording.why}")
 

@@ -1,4 +1,4 @@
-"""The conditions that waits wait for, and what a group still lacks for each.
+"""The conditions of waits, and what a group still lacks for each.
 
 A group is the JSON object that `Control.view` returns: state, members with their partitions, committed offsets, log
 ends.
@@ -19,7 +19,7 @@ def missing(view: View, wait: Mapping[str, Any]) -> str | None:
     """What is missing for a wait's condition; None if the condition holds.
 
     Raises:
-        ConfigError: the condition is unknown, or has a field that it does not take.
+        ConfigError: the condition is unknown, or has a field that it does not accept.
     """
     known = _CONDITIONS.get(wait.get("until", ""))
     if known is None:
@@ -93,7 +93,7 @@ def _lag_zero(view: View, wait: Mapping[str, Any]) -> str | None:
             committed = view["offsets"].get(topic, {}).get(partition)
             if end is None:
                 behind.append(
-                    f"{topic} {partition}: its end is unknown, as it has no leader or another broker leads it"
+                    f"{topic} {partition}: its end is unknown, because it has no leader or another broker leads it"
                 )
             elif end and (committed is None or committed < end):
                 behind.append(f"{topic} {partition}: {'nothing' if committed is None else committed} of {end}")

@@ -3,7 +3,7 @@
 A response has an error code for each part that its request names: for each topic, partition, group or member. `refusal`
 builds a response from the request alone, part by part, without handling the request. Requests that only read are
 handled, and the error codes are then put into their response (`with_error`): a response built from the request alone
-would lack more than that. A Metadata response, for example, would have no brokers.
+would be incomplete. A Metadata response, for example, would have no brokers.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _SAME_PARTS = (
     ("topics", "topic_results"),
     ("partitions", "results_by_partition"),
 )
-"""Lists of a request, and the differently named lists of its response that have one element for each of theirs."""
+"""Lists in requests, and the differently named lists in their responses that have one element for each of theirs."""
 _SAME_FIELDS = (("partition", "partition_index"), ("index", "partition_index"), ("partition_index", "index"))
 """Fields of such elements that identify them: the name in the request, and in the response."""
 _KEYS = ("partition_index", "partition_id", "name", "group_id", "key")

@@ -28,7 +28,7 @@ class Facts:
     """Member ids and instance ids."""
     transactional_ids: frozenset[str] = frozenset()
     partitions: Mapping[str, frozenset[int]] = field(default_factory=dict)
-    """The topics that the request names, and the partitions of each that it names."""
+    """The topics that the request names, each with the partitions that it names."""
 
 
 def facts_of(
@@ -48,7 +48,7 @@ def facts_of(
 
 
 class _NamesInRequest:
-    """The names in the structures of a request. Structures of partitions are within that of their topic."""
+    """The names in the structures of a request. A partition's structure is inside its topic's structure."""
 
     def __init__(self, topic_name: Callable[[bytes], str | None]) -> None:
         self.groups: set[str] = set()
@@ -78,7 +78,7 @@ class _NamesInRequest:
                     self.collect(one, topic)
 
     def _topic_of(self, struct: Struct) -> str | None:
-        """The topic that a structure describes; None for others with a name, such as a protocol's or a setting's."""
+        """The topic that a structure describes; None for other named structures, such as a protocol or a setting."""
         kind = type(struct).__name__
         if kind == "ForgottenTopic" or "value" in struct.__slots__:
             return None

@@ -1,8 +1,8 @@
-"""Faults as data: which requests a rule matches, at which of them it strikes, and what it does.
+"""Faults as data: which requests a rule matches, which of them it strikes, and what it does.
 
 A `FaultPlan` holds a broker's rules in the order in which they were added. Each request is passed to `strike` once.
-Every rule counts the requests that it matches, from when it was added; if several are due to strike at a request, only
-the one that was added first does. With `probability`, each client has its own random generator, seeded with the plan's
+Every rule counts the requests that it matches, from when it was added; if several are due to strike a request, only the
+one that was added first does. With `probability`, each client has its own random generator, seeded with the plan's
 seed, the rule's name and the client id: neither another client's requests nor another rule affect its draws.
 """
 
@@ -53,11 +53,11 @@ class Rule:
         client, group, member, transactional_id, topic: patterns (`billing-*`) of client id, group id, member id or
             group.instance.id, transactional id, topic. None: any.
         partition: only requests with this partition, of a topic that matches.
-        nth: strike only at the n-th of these requests, counted from 1.
-        after: do not strike at this many requests first.
-        every: strike at every n-th request.
+        nth: strike only the n-th of these requests, counted from 1.
+        after: skip this many requests first.
+        every: strike every n-th request.
         times: the most times to strike; None: without limit.
-        probability: the probability of striking at a request at which it would otherwise strike.
+        probability: the probability of striking a request that it would otherwise always strike.
     """
 
     name: str
@@ -90,12 +90,12 @@ class Rule:
 
     def _check_effect(self) -> None:
         if (self.do == "error") != (self.error is not None):
-            raise ConfigError("error is for do='error' only, which needs it")
+            raise ConfigError("error is for do='error' only, which requires it")
         if self.error is not None and self.error not in ErrorCode.__members__:
             raise ConfigError(f"error={self.error!r} is not one of Kafka's error codes, such as NOT_COORDINATOR")
         for effect, name in _IN_MS.items():
             if (getattr(self, name) > 0) != (self.do == effect):
-                raise ConfigError(f"{name} is for do={effect!r} only, which needs it, above 0")
+                raise ConfigError(f"{name} is for do={effect!r} only, which requires a value above 0")
         if self.do == "damage" and self.apis != ("Fetch",):
             raise ConfigError("do='damage' is for Fetch only, whose responses have record batches")
 
@@ -129,7 +129,7 @@ class Rule:
         )
 
     def selects(self, topic: str, index: int) -> bool:
-        """Whether a request that names this partition is one that it can match."""
+        """Whether it can match a request that names this partition."""
         return (self.topic is None or fnmatchcase(topic, self.topic)) and self.partition in (None, index)
 
     def _matches_partitions(self, partitions: Mapping[str, frozenset[int]]) -> bool:
@@ -205,7 +205,7 @@ class InstalledRule:
     _draws: dict[str, random.Random] = field(default_factory=dict)
 
     def is_due(self, facts: Facts) -> bool:
-        """Count a request if the rule matches it; returns whether the rule is due to strike at it."""
+        """Count a request if the rule matches it; returns whether the rule is due to strike it."""
         rule = self.rule
         if not rule.matches(facts):
             return False
@@ -252,7 +252,7 @@ class FaultPlan:
         self.installed.pop(name, None)
 
     def strike(self, facts: Facts) -> Rule | None:
-        """Count a request; returns the rule that strikes at it, if any. Rules that damage strike at its response
+        """Count a request; returns the rule that strikes it, if any. Rules that damage records strike its response
         instead."""
         self.requests[facts.client_id, facts.api] += 1
         return self._strike(facts, damages=False)

@@ -1,10 +1,10 @@
-"""The cluster as one session knows it: brokers, topics and their leaders, read once and kept by watches.
+"""The cluster as one session knows it: brokers, topics and their leaders, read once and kept current by watches.
 
 Theory: every relevant path is either clean, with a watch on it, or dirty. An event makes its path dirty. `refresh`
-reads what is dirty and sets the watch in the same request, so no change between the two is missed; reading a list of
-children makes new ones dirty and forgets deleted ones. When nothing is dirty, the image is a recent state of the
-ZooKeeper server of this session: never a mixture in which a topic has partitions without their registration, but
-perhaps stale. An important write is therefore checked by a version.
+reads what is dirty and sets the watch in the same request, so no change in between is missed; reading a list of
+children makes new ones dirty and forgets deleted ones. When nothing is dirty, the image is a recent state of this
+session's ZooKeeper server: perhaps stale, but never a mixture in which a topic has partitions without their
+registration. Important writes therefore check a version.
 
 An expired session has no watches: then everything is dirty.
 """
@@ -50,7 +50,7 @@ DELETE_TOPICS = "/admin/delete_topics"
 
 NO_CONTROLLER = -1
 DELETED_KNOWN = 10_000
-"""Names of deleted topics that are remembered."""
+"""How many names of deleted topics are remembered."""
 
 
 @dataclass(slots=True)
@@ -80,9 +80,10 @@ class ClusterImage:
         self.deletions: set[str] = set()
         """Topics whose deletion was requested."""
         self.transaction_version: tuple[int, int] | None = None
-        """The level of that feature, and its epoch; None before a cluster of muster's brokers has agreed on it."""
+        """The level of `transaction.version`, and its epoch; None before a cluster of muster's brokers has agreed on
+        it."""
         self.unreadable: dict[str, Unreadable] = {}
-        """Paths that cannot be parsed, with the reason: for the log. The cluster continues without it."""
+        """Znodes that cannot be parsed, by path, with the reason, for the log. The cluster continues without them."""
         self._roots: dict[str, Callable[[str], Plan[None]]] = {
             BROKER_IDS: self._read_brokers,
             BROKER_TOPICS: self._read_topics,
@@ -109,7 +110,7 @@ class ClusterImage:
             del self._deleted[next(iter(self._deleted))]
 
     def is_deleted(self, name: str) -> bool:
-        """Whether a topic is known to have been deleted, and none of its name was created since."""
+        """Whether a topic is known to have been deleted, and no topic of that name has been created since."""
         return name in self._deleted and not self.has_topic(name)
 
     def has_topic(self, name: str) -> bool:
@@ -141,7 +142,7 @@ class ClusterImage:
             self._dirty[path] = reader
 
     def able(self, topic: TopicImage, number: int) -> Collection[int]:
-        """The brokers that may lead a partition: all that are registered, but for those that cannot open it."""
+        """The brokers that may lead a partition: all registered ones except those that cannot open it."""
         if not any(registration.offline for registration in self.brokers.values()):
             return self.brokers
         partition = topic.registration.topic_id, number
@@ -168,10 +169,10 @@ class ClusterImage:
             self._dirty.setdefault(path, reader)
             raise
 
-    # --- which path is read how --------------------------------------------------------------------------------------
+    # --- the reader of each path -------------------------------------------------------------------------------------
 
     def _reader(self, path: str) -> Callable[[str], Plan[None]] | None:
-        """The function that reads a path, None if it does not belong to the image: others may share the session."""
+        """The function that reads a path; None if it is not part of the image: other code may share the session."""
         match path.split("/")[1:]:
             case ["brokers", "ids", _]:
                 return self._read_broker
@@ -279,7 +280,8 @@ class ClusterImage:
 
     def _of_topic(self, name: str, path: str) -> Plan[tuple[bytes | None, int] | None]:
         """`_data` of a znode that belongs to a topic. A deleted topic is not watched: ZooKeeper would keep the watches
-        of all topics that ever existed. If it is created again, the list of topics changes and it is all read."""
+        of all topics that ever existed. If it is created again, the list of topics changes, and all of its znodes are
+        read."""
         while name in self.topics:
             try:
                 data, stat = yield from ask(GetData(path, watch=True))
@@ -299,7 +301,7 @@ class ClusterImage:
 
 
 def _children(path: str) -> Plan[list[str]]:
-    """A znode's children, none if it does not exist; watched in both cases."""
+    """A znode's children; none if it does not exist. It is watched in both cases."""
     while True:
         try:
             return (yield from ask(GetChildren(path, watch=True)))
@@ -319,7 +321,7 @@ def _listed(path: str) -> Plan[tuple[bytes | None, int] | None]:
 
 
 def _data(path: str) -> Plan[tuple[bytes | None, int] | None]:
-    """A znode's data and version, None if it does not exist; watched in both cases."""
+    """A znode's data and version; None if it does not exist. It is watched in both cases."""
     while True:
         try:
             data, stat = yield from ask(GetData(path, watch=True))

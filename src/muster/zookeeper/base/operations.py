@@ -1,8 +1,8 @@
 """Operations on ZooKeeper, as values.
 
-Theory: a rule that talks with ZooKeeper is a plan, a generator without any I/O. It yields an ask, is sent the answer,
-and returns its result; an error is thrown into it where it asked. What carries a plan out may be a session with a real
-ZooKeeper (`session.py`) or one in memory on a virtual clock (`testing/zookeeper.py`): the rules are the same text.
+Theory: a rule that talks to ZooKeeper is a plan, a generator without any I/O. It yields an ask, is sent the answer, and
+returns its result; an error is raised where it asked. A plan is carried out on a session with a real ZooKeeper
+(`session.py`), or with one in memory on a virtual clock (`testing/zookeeper.py`): the rules are the same.
 
     def own_epoch(path: str) -> Plan[int]:
         data, stat = yield from ask(GetData(path))
@@ -16,7 +16,7 @@ Watches are ZooKeeper's: they fire once, at the next change. They are reported t
 not to the plan. A client that lags sees the events of its own session in the order of the changes, and never reads a
 newer state before the event of a change that it watched.
 
-Rules may have their own kinds of asks (to stop fetching, to wait); the code that carries the plan out knows those.
+Rules may have their own kinds of asks (to stop fetching, to wait); the code that carries out the plan handles those.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ T = TypeVar("T")
 ANY_VERSION = -1
 
 MAX_DATA_BYTES = 1_000_000
-"""The most that a znode, or the parts of a multi together, may hold here. ZooKeeper closes the connection of a client
-that sends a packet above `jute.maxbuffer`, by default 1,048,575 bytes: that would look like a broken network, and be
-retried forever."""
+"""The most data that a znode, or all parts of a multi together, may have here. ZooKeeper closes the connection of a
+client that sends a packet above `jute.maxbuffer`, by default 1,048,575 bytes: that would look like a broken network,
+and be retried forever."""
 
 MAX_PACKET_BYTES = 1_048_575
-"""ZooKeeper's own limit for a request, with all paths and whatever else is in it."""
+"""ZooKeeper's own limit for a request, including paths and everything else in it."""
 
 _FRAME_BYTES = 64
 """An upper bound of the size of a request, or of one part of a multi, without its path and data."""
@@ -69,7 +69,7 @@ class NodeExistsError(ZooKeeperError):
 
 
 class BadVersionError(ZooKeeperError):
-    """The znode has another version than the operation expects: another session wrote it."""
+    """The znode's version is not the one that the operation expects: another session wrote it."""
 
 
 class NotEmptyError(ZooKeeperError):
@@ -104,7 +104,7 @@ class Stat(NamedTuple):
     cversion: int
     """Counts the changes of its children."""
     ephemeral_owner: int
-    """The id of the session with which it ends; 0 for a persistent one."""
+    """The id of the session that owns an ephemeral znode; 0 for a persistent one."""
     czxid: int
     """The transaction that created it."""
     mzxid: int
@@ -208,7 +208,8 @@ class Create(Write[str]):
 
 
 class SetData(Write[Stat]):
-    """Write a znode's data. Raises NoNodeError; BadVersionError unless it has the version, if one is passed."""
+    """Write a znode's data. Raises NoNodeError; BadVersionError if a version is passed and the znode has a different
+    one."""
 
     __slots__ = ("data", "version")
 
@@ -219,7 +220,7 @@ class SetData(Write[Stat]):
 
 
 class Delete(Write[None]):
-    """Delete a znode. Raises NoNodeError, NotEmptyError; BadVersionError as SetData."""
+    """Delete a znode. Raises NoNodeError, NotEmptyError; BadVersionError like SetData."""
 
     __slots__ = ("version",)
 
@@ -259,10 +260,11 @@ class Multi(Ask[list[Any]]):
 
 
 class Several(Ask[list[Any]]):
-    """Asks that go out one after another, none waiting for the answer of the one before.
+    """Asks that are sent one after another, without waiting for answers.
 
-    Its answer is a list with that of each, or its error as a value. ZooKeeper processes them in order but, unlike the
-    parts of a Multi, individually: between two of them other sessions may write. `side_by_side` builds it from plans.
+    The answer is a list with each ask's answer, or its error as a value. ZooKeeper processes them in order but, unlike
+    the parts of a Multi, individually: between two of them other sessions may write. `side_by_side` builds it from
+    plans.
     """
 
     __slots__ = ("asks",)
@@ -275,7 +277,7 @@ class Several(Ask[list[Any]]):
 
 
 class SessionId(Ask[int]):
-    """The id of the plan's own session, as in `Stat.ephemeral_owner`. No request is sent to ZooKeeper for it.
+    """The id of the plan's own session, as in `Stat.ephemeral_owner`. No request is sent to ZooKeeper.
 
     Raises ConnectionLossError before the session has one.
     """
@@ -298,7 +300,7 @@ run, and the rest of the process can run."""
 
 
 def side_by_side(plans: Iterable[Plan[T]]) -> Plan[list[T]]:
-    """Carry plans out that do not wait for one another; returns their results, in order.
+    """Carry out plans that do not wait for one another; returns their results, in order.
 
     The first plan's asks are sent before the second's. If one raises, the others are closed, and the error is raised.
     """
@@ -353,7 +355,7 @@ def check_request(what: Operation[Any] | Multi, chroot: str = "") -> None:
 
 
 def _checked_path(operation: Operation[Any]) -> str:
-    # A sequential znode may have no name but its number: "/queue/".
+    # The name of a sequential znode may be only its number: "/queue/".
     path = operation.path + "0" if isinstance(operation, Create) and operation.sequential else operation.path
     if not _PATH.fullmatch(path):
         raise IllegalArgumentError(f"not a valid path in ZooKeeper: {operation.path!r}")
@@ -379,7 +381,7 @@ def create_ephemeral(path: str, data: bytes | None) -> Plan[None]:
     """Create an ephemeral znode of this session. Retried after a connection loss.
 
     After a connection loss it is unknown whether the znode was created: if it exists and belongs to this session, it
-    was. Raises NodeExistsError if it is another session's, and what Create raises.
+    was. Raises NodeExistsError if it belongs to another session, and whatever Create raises.
     """
     while True:
         try:
@@ -388,7 +390,7 @@ def create_ephemeral(path: str, data: bytes | None) -> Plan[None]:
         except ConnectionLossError:
             yield from ask(Reconnected())
         except NodeExistsError:
-            # Its owner may be about to end: then another try makes sense.
+            # Its owner's session may be about to end: then another try makes sense.
             owner = yield from _owner_of(path)
             if owner is None:
                 continue
@@ -400,9 +402,9 @@ def create_ephemeral(path: str, data: bytes | None) -> Plan[None]:
 def delete_ephemeral(path: str) -> Plan[None]:
     """Delete an ephemeral znode of this session, if it still exists. Retried after a connection loss.
 
-    After a connection loss it is unknown whether the znode was deleted. If it was, another session may have created
-    its own since then, which must stay. So the znode's owner is read before the next try; after a sync, because the
-    server that this session has moved to may not have heard of the deletion, and would return the former owner.
+    After a connection loss it is unknown whether the znode was deleted. If it was, another session may have created its
+    own znode since then, which must stay. So the znode's owner is read before the next try; after a sync, because the
+    server that this session has moved to may not know of the deletion yet, and would return the former owner.
     """
     while True:
         try:
@@ -439,7 +441,7 @@ class ZnodeChange(Enum):
     DATA = "data"
     CHILDREN = "children"
     LOST = "lost"
-    """The watch is gone without having fired, with a connection: read again, and watch again."""
+    """The watch was lost with a connection, without having fired: read again, and watch again."""
 
 
 class Watched(NamedTuple):
@@ -457,7 +459,7 @@ class SessionEvent(Enum):
     SUSPENDED = "suspended"
     """The connection broke. The session may still be alive, or not: that is known when the connection is back."""
     DOUBTED = "doubted"
-    """Nothing was received from ZooKeeper for two thirds of the session's timeout: act as if it had expired,
-    because others will soon see it so. CONNECTED may still follow."""
+    """Nothing was received from ZooKeeper for two thirds of the session's timeout: act as if it had expired, because
+    other sessions will soon consider it expired. CONNECTED may still follow."""
     EXPIRED = "expired"
     """The session has ended, and so have its ephemeral znodes. A new one follows with CONNECTED."""

@@ -114,7 +114,7 @@ def parse_znode(path: str, data: bytes | None, read: Callable[[Json], T]) -> T |
         return read(values)
     except InvalidZnodeError as error:
         return Unreadable(path, str(error))
-    except (ValueError, RecursionError):  # not JSON, not UTF-8, a number of thousands of digits, or nested too deep
+    except (ValueError, RecursionError):  # not JSON, not UTF-8, a number of thousands of digits, or nested too deeply
         return Unreadable(path, "it is not valid JSON")
 
 

@@ -2,8 +2,8 @@
 
 Any program may have written a znode. So a reader returns a value in every case: the contents, or `Unreadable` with the
 reason, which the caller reports and skips (`znode_json.py`). It never raises, and allocates memory only in proportion
-to the data. `MemberRegistration.poison` says what Java's 0.8 consumers cannot read, although it can be read here: one
-such id stops every one of them (`Json.scala` of 0.8.2.2 reads each number with `toInt`).
+to the data. `MemberRegistration.poison` says why Java's 0.8 consumers cannot read a registration that can be read here:
+a single one stops all of them (`Json.scala` of 0.8.2.2 reads each number with `toInt`).
 
 Writers produce what Kafka's own writers do, with keys in the same order, so that tools of every release can read it.
 Names are not escaped in paths: `check_name` refuses names that cannot be part of one.
@@ -44,8 +44,8 @@ COORDINATORS = "/muster/coordinators"
 SLOTS = "/muster/slots"
 GROUPS = "/muster/groups"
 TRANSACTION_VERSION = "/muster/transaction.version"
-"""The level of that feature, which all brokers of a cluster have; its epoch is the version of this znode, as that of
-`/feature` was in Kafka."""
+"""The level of `transaction.version`, the same for all brokers of a cluster. Its epoch is the version of this znode, as
+the version of `/feature` was in Kafka."""
 
 MAX_STREAMS = 10_000
 """The most streams that one member may register: each is a thread in the assignment that every member computes."""
@@ -72,7 +72,7 @@ def check_name(kind: str, name: str) -> str:
 
 
 def is_topic_name(name: str) -> bool:
-    """Whether a broker can have a topic of that name. Kafka 0.8 takes 255 characters; later ones take 249."""
+    """Whether a broker can have a topic of that name. Kafka 0.8 allows 255 characters; later releases allow 249."""
     return len(name) <= 255 and _NAME.match(name) is not None
 
 
@@ -110,7 +110,7 @@ class GroupPaths:
         return f"{self.ids}/{consumer_id}"
 
     def owner(self, topic: str, partition: int) -> str:
-        """Where a thread says that a partition is its own, ephemeral."""
+        """Where a thread claims a partition, ephemeral."""
         return f"{self.owners}/{topic}/{partition}"
 
     def offset(self, topic: str, partition: int) -> str:
@@ -147,7 +147,7 @@ class BrokerRegistration(NamedTuple):
     jmx_port: int = -1
     draft_listener: BrokerEndpoint | None = None
     """The listener for the protocol of Kafka's drafts. Only muster's brokers have one. It is not among the endpoints,
-    because a consumer of Kafka 0.9 fails at an unknown listener name; all releases of Kafka ignore unknown keys."""
+    because a consumer of Kafka 0.9 fails on an unknown listener name; all releases of Kafka ignore unknown keys."""
     offline: frozenset[tuple[str, int]] = frozenset()
     """The partitions that the broker cannot open and so cannot lead, by topic id and number. Only muster's brokers have
     this. A recreated topic has another id, so its partitions are not affected."""
@@ -164,13 +164,13 @@ class BrokerRegistration(NamedTuple):
 
     @property
     def node(self) -> Node | None:
-        """Its address for clients without encryption, None if it has none."""
+        """Its address for clients without encryption; None if it has none."""
         found = self.plaintext
         return Node(self.broker_id, found.host, found.port, self.rack) if found is not None else None
 
     @property
     def draft_node(self) -> Node | None:
-        """Its address for members of the drafts' groups, None if it has none."""
+        """Its address for members that speak the draft protocol; None if it has none."""
         found = self.draft_listener
         return Node(self.broker_id, found.host, found.port) if found is not None else None
 
@@ -356,14 +356,14 @@ def _topic_config(found: Json) -> dict[str, str]:
 
 
 class Controller(NamedTuple):
-    """Which broker is the controller, in the ephemeral znode that says so."""
+    """The ephemeral znode that says which broker is the controller."""
 
     broker_id: int
     timestamp_ms: int
     version: int = 1
 
     def encode(self) -> bytes:
-        """As Kafka writes it; version 2 is of Kafka 3.4 and later."""
+        """As Kafka writes it; version 2 is from Kafka 3.4 and later."""
         values = {"version": self.version, "brokerid": self.broker_id, "timestamp": str(self.timestamp_ms)}
         return encode({**values, "kraftControllerEpoch": -1} if self.version >= 2 else values)
 
@@ -401,12 +401,12 @@ def slot_epoch_path(slot: int) -> str:
 
 
 def slot_owner_path(slot: int) -> str:
-    """Where the coordinator that has a slot says so, ephemeral."""
+    """Where a coordinator claims a slot, ephemeral."""
     return f"{SLOTS}/{slot}/owner"
 
 
 class CoordinatorRegistration(NamedTuple):
-    """Where a coordinator of groups is reached."""
+    """The addresses of a group coordinator."""
 
     host: str
     port: int
@@ -433,7 +433,7 @@ def _coordinator(name: str, found: Json) -> CoordinatorRegistration:
 
 
 class SlotOwner(NamedTuple):
-    """Which coordinator has a slot, and under which epoch it has begun to."""
+    """Which coordinator has a slot, and under which epoch it took it."""
 
     coordinator_id: int
     epoch: int
@@ -461,7 +461,7 @@ class SubscriptionPattern(Enum):
     WHITE_LIST = "white_list"
     """All topics whose whole name a regular expression matches."""
     BLACK_LIST = "black_list"
-    """All topics whose whole name it does not match."""
+    """All topics whose whole name a regular expression does not match."""
 
 
 class MemberRegistration(NamedTuple):
@@ -469,14 +469,14 @@ class MemberRegistration(NamedTuple):
 
     pattern: SubscriptionPattern
     subscription: dict[str, int]
-    """Streams by topic; of a list by its regular expression, which is then the only key."""
+    """Streams by topic; for a white or black list, by its regular expression, the only key."""
     timestamp_ms: int
     poison: str | None = None
-    """Why Java's 0.8 consumers cannot read it, None if they can."""
+    """Why Java's 0.8 consumers cannot read it; None if they can."""
 
     def encode(self) -> bytes:
-        """As Kafka 0.8.2.2 writes it. The timestamp is text: as a number it would be beyond Java's int, see the head
-        of this file. That Kafka escapes a regular expression, and nothing else."""
+        """As Kafka 0.8.2.2 writes it. The timestamp is text: as a number it would be beyond Java's int (see the top of
+        this file). Kafka 0.8.2.2 escapes a regular expression, and nothing else."""
         escape = _plain if self.pattern is SubscriptionPattern.STATIC else _escaped
         streams = ",".join(f'"{escape(name)}":{count}' for name, count in self.subscription.items())
         return (
@@ -506,7 +506,7 @@ def _member(found: Json) -> MemberRegistration:
 
 
 def read_offset(path: str, data: bytes | None) -> int | Unreadable:
-    """A committed offset: that of the next record to read. Kafka 0.8 writes -1 for none."""
+    """A committed offset, which is that of the next record to read. Kafka 0.8 writes -1 for none."""
     return _read_decimal(path, data)
 
 

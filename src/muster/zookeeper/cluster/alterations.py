@@ -1,7 +1,7 @@
-"""Changes of existing topics, which any broker and Kafka's tools of that time request by writing znodes.
+"""Changes to existing topics, which any broker and Kafka's tools of that time request by writing znodes.
 
 More partitions are written to `/brokers/topics/[topic]`, and the controller gives them leaders; settings to
-`/config/topics/[topic]`. Each write checks that its basis is unchanged since it was read, and starts over if it is not.
+`/config/topics/[topic]`. Each write checks that the znode is unchanged since it was read, and starts over if it is not.
 """
 
 from __future__ import annotations

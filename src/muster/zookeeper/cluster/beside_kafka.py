@@ -6,7 +6,7 @@ their registrations and the groups, as in a cluster of muster's brokers (slots.p
     /muster/kafka     the id of Kafka's cluster, once it was seen
 
 Offsets of a deleted topic are removed permanently. So the coordinator first makes sure that ZooKeeper still has the
-groups' cluster: a ZooKeeper that was emptied, or has another Kafka, lacks these topics too.
+cluster of these groups: a ZooKeeper that was emptied, or has another Kafka cluster, lacks these topics too.
 
 Brokers of muster coordinate their groups themselves, in the same znodes. A ZooKeeper has one or the other.
 """
@@ -48,7 +48,7 @@ class BesideKafka:
     def __init__(self, coordinator_id: int) -> None:
         self.coordinator_id = coordinator_id
         self.cluster_id: str | None = None
-        """Kafka's; None until a Kafka is seen, and for a Kafka of before 0.10.1."""
+        """The id of Kafka's cluster; None until it is seen, and for Kafka before 0.10.1."""
         self.image = ClusterImage()
         self.is_registered = False
         self._was_registered = False

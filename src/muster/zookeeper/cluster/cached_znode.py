@@ -10,7 +10,7 @@ from muster.zookeeper.cluster.group_znodes import MAX_ZNODE_BYTES, encode_pendin
 
 OFFSETS_OF_A_ZNODE = 50
 MAX_OFFSET_METADATA = 4_096
-"""Characters of metadata for which each znode has room in each of its offsets."""
+"""How many characters of metadata a znode has room for in each of its offsets."""
 
 LARGEST_VALUE = 4 * MAX_OFFSET_METADATA + 128
 
@@ -28,7 +28,7 @@ class CachedZnode:
         self.name = name
         self.path = path
         self.version = version
-        """The version of the znode, None while it does not exist."""
+        """The version of the znode; None while it does not exist."""
         self.is_offsets = is_offsets
         self.records: dict[bytes, bytes] = {}
         self.leaving: set[bytes] = set()
@@ -37,11 +37,11 @@ class CachedZnode:
         """Bytes that would remain if every value had its maximum size."""
 
     def encode(self, now: int) -> bytes:
-        """Its contents, at a time of day."""
+        """Its contents, with `now` as their time."""
         return encode_records(self.records, now)
 
     def takes(self, key: bytes) -> bool:
-        """Whether another offset fits, even when offsets in it grow later."""
+        """Whether another offset fits, even if the existing ones grow later."""
         count = len(self.records) + len(self.leaving)
         return count < OFFSETS_OF_A_ZNODE and len(key) + LARGEST_VALUE <= self.room
 
@@ -57,7 +57,7 @@ class CachedZnode:
             self.leaving.add(key)
 
     def left(self, keys: Iterable[bytes]) -> set[bytes]:
-        """ZooKeeper no longer has these; returns those that have not come back."""
+        """ZooKeeper no longer has these keys; returns those that have not been added again."""
         left = self.leaving.intersection(keys)
         self.leaving -= left
         self.room += sum(len(key) + LARGEST_VALUE for key in left)
@@ -76,7 +76,7 @@ class PendingZnode(CachedZnode):
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self.orders: dict[bytes, int] = {}
-        """The place of each in the order of all pending commits of the slot."""
+        """Each offset's position in the order of all pending commits of the slot."""
 
     def encode(self, now: int) -> bytes:
         """See `CachedZnode.encode`."""

@@ -3,8 +3,8 @@
 A broker with another folder than before (an empty volume, a wrong path) would lead its partitions from offset 0, and
 its acknowledged records would be silently lost. So it is refused, until the operator names the folder to give up.
 
-Each start has a number and a name, in the folder and here. A folder with a smaller number than here, or with another
-name under the same number, is an older copy, which lacks records acknowledged since. A larger number is harmless:
+Each start has a number and a name, in the folder and here. A folder whose number is smaller than the one here, or whose
+name differs for the same number, is an older copy, which lacks records acknowledged since. A larger number is harmless:
 ZooKeeper was restored from a backup, or a start was interrupted.
 """
 
@@ -96,8 +96,8 @@ def refusal(broker_id: int, found: DataDir | None, mine: DataDir | None, given_u
 
 
 def next_start(found: DataDir | None, mine: DataDir, start: str) -> DataDir:
-    """The folder after one more start, which has the name `start`; `found` is what is registered. A start that was
-    interrupted counts once: otherwise an older copy that is tried often enough would pass for newer."""
+    """The folder after one more start, named `start`; `found` is what is registered. A start that was interrupted
+    counts once: otherwise an older copy that is tried often enough would pass for newer."""
     before = 0 if found is None else found.starts
     return mine._replace(starts=mine.starts + 1 if mine.starts > before + 1 else before + 1, start=start)
 

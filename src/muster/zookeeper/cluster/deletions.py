@@ -2,11 +2,11 @@
 
 A ZooKeeper restored from an older backup, or a topic whose znodes were removed by hand, looks like a deletion to a
 broker that compares its topics with ZooKeeper's. So before the controller removes the first znode of a deleted topic,
-it leaves a note: `/muster/deletions/[broker]/[topic id]`, for each broker that may have data of it. A broker only
-removes the records of topics with such a note, and then the note, whenever it is back. Topics without one are set
+it leaves a note: `/muster/deletions/[broker]/[topic id]`, for each broker that may have its data. A broker removes only
+the records of topics with such a note, and then the note, even if it was down meanwhile. Topics without a note are set
 aside.
 
-The id distinguishes the topic from later ones of the same name, so a broker that is down holds up nothing.
+The id distinguishes the topic from later ones of the same name, so a broker that is down does not hold anything up.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def deletions_for(broker_id: int) -> Plan[list[str]]:
 
 
 def notes(name: str, topic_id: str, brokers: Iterable[int]) -> Plan[list[Create]]:
-    """The writes that note a topic's deletion for brokers, where they are not there yet."""
+    """The writes that note a topic's deletion for brokers, except for notes that exist."""
     missing = []
     for broker in sorted(brokers):
         path = f"{deletions_path(broker)}/{topic_id}"

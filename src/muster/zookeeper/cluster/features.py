@@ -1,5 +1,5 @@
-"""The level of `transaction.version`, which all brokers of a cluster have. As in Kafka there is one for the cluster:
-with several, the epoch of a transaction would depend on which broker is asked.
+"""The level of `transaction.version`, which all brokers of a cluster have. As in Kafka, the cluster has one level: with
+several, the epoch of a transaction would depend on which broker is asked.
 
 The first broker that starts chooses it. Any broker may change it: each write checks that the level is unchanged since
 it was read. All brokers watch the znode (`ClusterImage.transaction_version`).
@@ -45,9 +45,9 @@ def agree_on_transaction_version(level: int, oldest: int, newest: int) -> Plan[i
 
 
 def change_transaction_version(present: int, change: Callable[[int], int | None]) -> Plan[int]:
-    """Change the level; returns its epoch. `change` receives the level and returns the new one, or None if nothing is
-    to be written; what it raises ends the plan. `present` is this broker's level: it counts as the cluster's if the
-    znode was deleted.
+    """Change the level; returns its epoch. `change` receives the level and returns the new one, or None to write
+    nothing; what it raises ends the plan. `present` is this broker's level: it counts as the cluster's if the znode was
+    deleted.
 
     Raises:
         ZooKeeperError: it could not be written.

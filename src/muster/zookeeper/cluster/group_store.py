@@ -1,19 +1,20 @@
 """The second store of the groups' coordinator: their records in ZooKeeper, one slot under one epoch at a time.
 
 It is a `muster.coordinator.shards.store.Store`. A journal knows every record of its slot, and in which znode it is
-(`group_znodes.py`). To write means to change some records, and then to write the znodes that hold them: in one multi,
-which checks the slot's epoch, with all that other requests of that time have changed. While a multi is under way
-further changes gather, and go with the next. So a rebalance costs one multi however many members there are, and so do
-all commits of one moment. What one write changes of one group is in one multi, if it fits into one.
+(`group_znodes.py`). A write changes some records, and then writes the znodes that hold them, together with the changes
+of concurrent requests, in one multi, which checks the slot's epoch. While a multi is under way, further changes gather
+for the next one. So a rebalance costs one multi however many members there are, and so do all concurrent commits. The
+changes of one write to one group are in one multi, if they fit into one.
 
-The epoch fences: once another coordinator has the slot every multi is refused, and the journal has failed with
-FencedError. In addition, each znode is written only if it has the known version. That is for one case: the answer
-of a multi is lost with the connection, and it was carried out or not, or perhaps will be. Then the first of its znodes
-is read, which shows whether it was; if not, the same multi is sent again, and of the two only one can be carried out.
+The epoch fences: once another coordinator has the slot, every multi is refused, and the journal fails with FencedError.
+In addition, each znode is written only if it has the known version. This matters in one case: the answer to a multi is
+lost with the connection, so it is unknown whether the multi was carried out, or still will be. Then the first of its
+znodes is read, which shows whether it was; if not, the same multi is sent again, and of the two only one can be carried
+out.
 
     the connection is lost    nothing is durable until there is one again; the multi that was under way is settled then
     the session has ended     FencedError: the slot is another's, or vacant. What was acknowledged is in ZooKeeper
-    something else is refused the journal has failed, and the slot is read again: what was not durable is not known
+    something else is refused the journal fails, and the slot is read again: what was not durable may be lost
 
 A record larger than a znode may be is refused before anything changes (TooLargeError); a coordinator asks
 `GroupStore.fits` beforehand. Committed offsets always fit: a znode takes so few of them that there is room even when
@@ -24,7 +25,7 @@ error: that looks like a broken network, and the request would be retried foreve
 repeatedly, although requests in between are answered, is given up with TooLargeError, and from then on this store sends
 at most half as much at a time (`Room`).
 
-Reading goes a few znodes ahead of the coordinator, however many there are.
+Reading stays a few znodes ahead of the coordinator, however many there are.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ from muster.zookeeper.cluster.slot_transactions import NewProducers, Producers, 
 WRITES_OF_A_MULTI = 500
 _ROOM_OF_PATHS = 8 * 1024
 _ROOM_OF_A_MULTI = MAX_ZNODE_BYTES + _ROOM_OF_PATHS
-"""Bytes of data and paths: any znode fits, with its path."""
+"""Bytes of data and paths: enough for any znode with its path."""
 
 READERS = 8
 """How many znodes are fetched at a time while a slot is read."""
@@ -164,12 +165,13 @@ class GroupJournal:
         self._own: dict[str, CachedZnode] = {}
         self._offsets: dict[str, dict[int, CachedZnode]] = {}
         self._where: dict[bytes, CachedZnode] = {}
-        """Of each offset. One that comes again before its removal is written has its former place: a group's znodes
-        may go in two multis, and a crash between them must not leave an offset in two places."""
+        """The znode of each offset. An offset that is committed again before its removal is written stays in its znode:
+        a group's znodes may be written in two multis, and a crash between them must not leave an offset in two places.
+        """
         self._dirty: dict[str, dict[CachedZnode, int]] = {}
         """Pending writes by group, each with the position of the first write that caused it."""
         self._under_way: dict[CachedZnode, tuple[int, Write[Any], set[bytes]]] = {}
-        """The same of the multi that is under way, with the write, and the keys that it takes away."""
+        """The same for the multi that is under way, with the write, and the keys that it removes."""
         self._names: deque[str] = deque()
         self._arrived: deque[Piece] = deque()
         self._fetching: set[str] = set()
@@ -205,7 +207,7 @@ class GroupJournal:
                     self.failed = outcome
                 else:
                     then(outcome)
-            except TooLargeError as error:  # what comes next
+            except TooLargeError as error:  # from the next multi
                 self.failed = error
             self._on_news(self)
 
@@ -229,7 +231,7 @@ class GroupJournal:
         self._fetch()
         is_last = self._is_listed and not (self._arrived or self._names or self._fetching)
         if is_last and not self._transactions.is_read:
-            # They come last: whatever supersedes them has already marked them.
+            # Pending offsets come last: whatever supersedes them has already marked them.
             return self._transactions.next_piece(most) if not (records or skipped) else Piece(records, skipped)
         return Piece(records, skipped, is_last)
 
@@ -260,8 +262,10 @@ class GroupJournal:
         self._keep(znode, named.number)
         records = read_znode(path, data)
         if not isinstance(records, Unreadable) and not all(_belongs(key, znode) for key in records):
-            records = Unreadable(path, "it holds what belongs into another znode")  # a copy, perhaps, of what was
-        if isinstance(records, Unreadable):  # it will be written over when the group is
+            records = Unreadable(
+                path, "it holds records that belong in another znode"
+            )  # perhaps a copy of an older znode
+        if isinstance(records, Unreadable):  # it will be overwritten when the group is written
             return Piece((), (path, ValueError(records.reason)))
         for key, value in records.items():
             znode.put(key, value)
@@ -320,8 +324,7 @@ class GroupJournal:
     def write_transactional(
         self, batch: BatchBuilder, now: int, producer_id: int, producer_epoch: int, guard: int | None
     ) -> int:
-        """Like `write`, for offsets that are part of a producer's transaction. Raises what the producer is refused
-        with, too."""
+        """Like `write`, for offsets that are part of a producer's transaction. Also raises errors for the producer."""
         self._check_open()
         built = transactional_batch(batch, producer_id, producer_epoch)
         header, newest = read_header(built), self._newest(built)
@@ -334,8 +337,8 @@ class GroupJournal:
         return self._position
 
     def write_marker(self, marker: TxnMarker, now: int) -> int:
-        """Like `write`, for the marker that ends a producer's transaction. What it leaves empty is written last: as
-        long as a part of a group's offsets is not written, the transaction is open."""
+        """Like `write`, for the marker that ends a producer's transaction. The znodes that it empties are written last:
+        as long as part of a group's offsets is not written, the transaction is open."""
         self._check_open()
         self._transactions.check_marker(marker, now)
         self._begin_write(now)
@@ -391,7 +394,7 @@ class GroupJournal:
         self._changed(znode)
 
     def _with_room(self, group: str, key: bytes) -> CachedZnode:
-        """The znode of a group's that takes a new offset: the first with room, so that there are few."""
+        """The group's znode for a new offset: the first with room, so that there are few."""
         of_group = self._offsets.setdefault(group, {})
         for znode in of_group.values():
             if znode.takes(key):
@@ -415,7 +418,7 @@ class GroupJournal:
         self._count_durable()
 
     def _gather(self) -> None:
-        """Choose what goes into the next multi: whole groups, and of one that does not fit as much as does."""
+        """Choose what goes into the next multi: whole groups, or as much as fits of a group that is too large."""
         room, count = self._room.bytes, WRITES_OF_A_MULTI
         while self._dirty and count:
             group, znodes = next(iter(self._dirty.items()))
@@ -443,7 +446,7 @@ class GroupJournal:
         self._send()
 
     def _settle(self, znode: CachedZnode, gone: set[bytes]) -> None:
-        """ZooKeeper has a znode without these records. Forget it if it is gone, unless it will be written again."""
+        """ZooKeeper has a znode without these records. Forget it if it is deleted, unless it will be written again."""
         if isinstance(znode, PendingZnode):
             self._transactions.settled(znode, gone)
             return
@@ -461,14 +464,14 @@ class GroupJournal:
             del self._own[znode.group]
 
     def _count_durable(self) -> None:
-        # Of a group that did not fit into one multi the rest may be under way while others wait that were dirty before.
+        # The rest of a group that did not fit into one multi may be under way while older changes of other groups wait.
         waiting = [since for since, _, _ in self._under_way.values()]
         waiting += [since for znodes in self._dirty.values() for since in znodes.values()]
         self.durable = min(waiting) - 1 if waiting else self._position
 
 
 def _write_of(znode: CachedZnode, now: int) -> tuple[Write[Any] | None, int]:
-    """The write that brings a znode up to date, None if there is nothing to write, and its size in a request."""
+    """The write that brings a znode up to date (None if there is nothing to write), and its size in a request."""
     if not znode.records:
         if znode.version is None:
             return None, 0

@@ -6,13 +6,13 @@
                                         offsets that are part of a producer's open transaction, up to fifty
 
 The contents are the coordinator's own records, keys and values as `__consumer_offsets` has them (`group_records.py`),
-in one record batch: that has a version, a checksum and compression. So any program that reads `__consumer_offsets`
-reads these, and a group may be carried from one place to the other. The batch of a pending znode is transactional, with
-the producer's id and epoch; a header of each record has its place in the order of all pending commits of the slot. One
-without a value was superseded by a later commit.
+in one record batch, which has a version, a checksum and compression. So any program that reads `__consumer_offsets` can
+read these, and a group can be moved from one place to the other. The batch of a pending znode is transactional, with
+the producer's id and epoch; a header of each record has its position in the order of all pending commits of the slot. A
+record without a value was superseded by a later commit.
 
-A group id may be any text. In a name, all but letters, digits, `.`, `_` and `-` is escaped as in a URL; of a long name
-only the beginning stays, with a hash of the whole. Nothing reads a group id from a name: the records have it.
+A group id may be any text. In a name, everything except letters, digits, `.`, `_` and `-` is escaped as in a URL; a
+long name is cut, and a hash of the whole name is added. Nothing reads a group id from a name: the records have it.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from muster.zookeeper.base.znodes import (
 )
 
 COMPRESS_ABOVE = 64 * 1024
-"""Bytes. Smaller znodes are written as they are: compression would take longer than ZooKeeper does."""
+"""Bytes. Smaller znodes are written as they are: compressing them would take longer than ZooKeeper does."""
 
 MAX_UNPACKED_BYTES = 64 * 1024 * 1024
 """The most bytes that a group's znode may decompress to."""
 
 MAX_ZNODE_BYTES = MAX_DATA_BYTES - 16 * 1024
-"""The most that is written into one znode; the rest of a request is left for paths and for the check of the epoch."""
+"""The most bytes written to one znode; the rest of a request is left for paths and for the check of the epoch."""
 
 NAME_CHARACTERS = 200
 _KEPT_OF_A_LONG_NAME = 100
@@ -82,8 +82,8 @@ def pending_name(name: str, producer_id: int, number: int) -> str:
 
 
 class ZnodeName(NamedTuple):
-    """A znode among a slot's groups: which group's it is, and the number of the offsets' znode, None for the group's
-    own. `producer_id`: that of a transaction that the offsets are part of."""
+    """A znode among a slot's groups: its group, and its number if it has offsets, None if it is the group's own.
+    `producer_id`: the producer of the transaction that the offsets are part of."""
 
     group: str
     number: int | None
@@ -99,7 +99,7 @@ def read_name(name: str) -> ZnodeName:
 
 
 def encode_records(records: Mapping[bytes, bytes], now: int) -> bytes:
-    """The contents of a znode, at a time of day."""
+    """The contents of a znode, with `now` as their time."""
     batch = BatchBuilder()
     for key, value in records.items():
         batch.append(now, key, value)
@@ -134,7 +134,7 @@ def _all_records(data: bytes) -> Iterable[tuple[BatchHeader, Record]]:
 
 
 class PendingOffsetsZnode(NamedTuple):
-    """What a pending znode holds: keys, values (None: superseded), places in the order of commits."""
+    """What a pending znode holds: keys, values (None: superseded), positions in the order of commits."""
 
     producer_id: int
     producer_epoch: int
@@ -174,7 +174,7 @@ def read_pending(path: str, data: bytes | None) -> PendingOffsetsZnode | Unreada
             producer = header.producer_id, header.producer_epoch
             order = dict(record.headers).get(_ORDER)
             if record.key is None or order is None or len(order) != 8:
-                raise CorruptRecordError("a pending offset has no key, or no place in the order of commits")
+                raise CorruptRecordError("a pending offset has no key, or no position in the order of commits")
             records.append((record.key, record.value, int.from_bytes(order, "big")))
     except CorruptRecordError as error:
         return Unreadable(path, str(error))
@@ -183,7 +183,7 @@ def read_pending(path: str, data: bytes | None) -> PendingOffsetsZnode | Unreada
 
 def fits(key: bytes, value: bytes, most: int = MAX_ZNODE_BYTES) -> bool:
     """Whether the record of a group can be written: it has to fit into one znode, compressed if it is large, and to be
-    read again."""
+    readable again."""
     size = len(key) + len(value)
     if size <= most - 1024:
         return True

@@ -15,12 +15,12 @@ from muster.zookeeper.base.znodes import TopicRegistration, read_topic, topic_pa
 from muster.zookeeper.cluster.scheme import create_topic
 
 TRIES = 10
-"""Brokers that start together all add to one znode."""
+"""Brokers that start at the same time all write to one znode."""
 
 
 def own_partition(topic: str, broker_id: int, exists: bool, settings: Mapping[str, str]) -> Plan[None]:
-    """Create a partition whose only replica is this broker, unless there is one. `exists`: the topic is known and may
-    be added to; otherwise it is created, and one that exists nevertheless is left alone.
+    """Create a partition whose only replica is this broker, unless there is one. `exists`: the topic is known, and a
+    partition may be added; otherwise the topic is created, or left alone if it exists after all.
 
     Raises:
         ZooKeeperError: it could not be written; the next call begins anew.

@@ -15,8 +15,9 @@ time, can make them.
     it is back          it registers; the controller makes it the leader again, under a new epoch
     the controller dies the others see that `/controller` is deleted, and race for it; the new one catches up
 
-Everything is done in turns. Every event wakes `ClusterMember.turn`, which compares the whole state and does what is
-left to do. So a turn that was interrupted anywhere, by a lost connection or with the process, is completed by the next.
+All work is done in turns. Every event wakes `ClusterMember.turn`, which compares the whole state and does what is left
+to do. So a turn that was interrupted anywhere, by a lost connection or the end of the process, is completed by the
+next.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ PERSISTENT = ("/consumers", BROKER_IDS, BROKER_TOPICS, TOPIC_CONFIGS, "/config/c
 NO_LEADER = -1
 WRITES_OF_A_MULTI = 200
 REFUSALS_OF_A_TURN = 20
-"""A turn that was refused this often is given up, and retried after a pause."""
+"""A turn that was refused this many times is given up, and retried after a pause."""
 PRODUCER_IDS_OF_A_BLOCK = 1_000
 EPOCHS_SKIPPED = 1_000
 
@@ -126,9 +127,9 @@ class Term(NamedTuple):
 def next_state(
     replicas: Sequence[int], state: LeaderAndIsr | None, alive: Iterable[int], controller_epoch: int
 ) -> LeaderAndIsr | None:
-    """The state that a partition should have, None if it has it or nothing can be done.
+    """The state that a partition should have; None if it has that state, or nothing can be done.
 
-    A partition that never had a leader waits for its first live replica. That one alone is in sync, however many
+    A partition that never had a leader waits for its first live replica. Only that replica is in sync, however many
     replicas Kafka's tools have asked for: these brokers do not replicate. Later only replicas that were in sync may
     lead, so that no acknowledged record is lost; without one of them the leader is -1 and `isr` names the last ones.
     """
@@ -167,7 +168,7 @@ def load_of(topics: Iterable[TopicImage]) -> dict[int, int]:
 
 
 def cluster_id(fresh: str) -> Plan[str]:
-    """The id of the cluster, in Kafka's format; `fresh` becomes it if there is none yet."""
+    """The id of the cluster, in Kafka's format; if there is none yet, it becomes `fresh`."""
     while True:
         try:
             data, _ = yield from ask(GetData(CLUSTER_ID))
@@ -215,7 +216,7 @@ def check_cluster(expected: str) -> Plan[None]:
 
 
 def cluster_id_there() -> Plan[str | None]:
-    """The id of the cluster, None if there is none."""
+    """The id of the cluster; None if there is none."""
     found = yield from _data_of(CLUSTER_ID)
     return None if found is None else _id_of(found)
 
@@ -232,8 +233,8 @@ def reserve_producer_ids(broker_id: int, now: int) -> Plan[range]:
     """Ids for idempotent producers that no other broker assigns, reserved as Kafka does.
 
     `now` is the time of day in milliseconds, from which a lower limit of the ids is derived. A ZooKeeper that was
-    restored from an older backup would assign ids again that producers have: logs would take the records of one for
-    those of the other, and drop them as duplicates.
+    restored from an older backup would assign ids that producers already have: logs would mistake the records of one
+    producer for those of another, and drop them as duplicates.
 
     Raises:
         ConfigError: the znode cannot be parsed; a guess could assign an id twice.
@@ -267,8 +268,8 @@ def _first_free_id(data: bytes | None) -> int:
 def live_brokers(known: Collection[int]) -> Plan[list[int]]:
     """The brokers that are registered now; those that are `known` can be parsed.
 
-    An image may not have a broker yet that has just reported that it is ready, although its user expects it to lead
-    partitions of the next topic. So they are read again for each topic, as Kafka's controller does.
+    An image may lack a broker that has just reported that it is ready, although its user expects it to lead partitions
+    of the next topic. So they are read again for each topic, as Kafka's controller does.
     """
     yield from ask(Sync(BROKER_IDS))
     found = []
@@ -308,13 +309,13 @@ def request_deletion(name: str) -> Plan[None]:
 def raise_epoch(name: str, number: int, known: PartitionImage, newest: int) -> Plan[None]:
     """Raise a partition's leader epoch above one that was used before: an older backup of ZooKeeper was restored.
 
-    Its leader, the only broker that knows, writes it. Otherwise clients with a newer epoch would accept no leader, and
-    epochs in the log would decrease. It skips epochs that clients may have learned while the leader was down: one,
+    Its leader, the only broker that knows, writes it. Otherwise clients with a newer epoch would not accept any leader,
+    and epochs in the log would decrease. It skips epochs that clients may have learned while the leader was down: one,
     unless more were lost.
     """
     skipped = EPOCHS_SKIPPED if known.state.leader_epoch < newest else 1
     state = known.state._replace(leader_epoch=newest + 1 + skipped)
-    with suppress(BadVersionError, NoNodeError):  # the image of it is stale, and will be read again
+    with suppress(BadVersionError, NoNodeError):  # the image is stale, and will be read again
         yield from ask(SetData(partition_state_path(name, number), state.encode(), known.version))
 
 
@@ -436,8 +437,8 @@ def _write(term: Term, groups: Iterable[list[Write[Any]]]) -> Plan[None]:
 
 
 def _delete(term: Term, image: ClusterImage, name: str) -> Plan[int]:
-    """Delete a topic's znodes, the request for it last, so that an interrupted deletion is found again. The brokers'
-    notes come first: brokers keep a topic that disappears without one."""
+    """Delete a topic's znodes, the deletion request last, so that an interrupted deletion is found again. The brokers'
+    notes come first: without one, a broker keeps a topic that disappears."""
     noted = yield from _note_deletion(image, name)
     below = yield from _below(topic_path(name))
     config = yield from _below(topic_config_path(name))
@@ -451,11 +452,12 @@ def _delete(term: Term, image: ClusterImage, name: str) -> Plan[int]:
 
 
 def _note_deletion(image: ClusterImage, name: str) -> Plan[list[list[Write[Any]]]]:
-    """The notes that are still missing, for all brokers: one without its records may have groups with its offsets."""
+    """The notes that are still missing, for all brokers: a broker without the topic's records may have groups with its
+    offsets."""
     try:
         data, stat = yield from ask(GetData(topic_path(name)))
     except NoNodeError:
-        return []  # it was interrupted; the topic's own znode is the last of its znodes
+        return []  # an interrupted deletion: of the topic's znodes, its own is deleted last
     found = read_topic(name, data)
     if isinstance(found, Unreadable):
         return []  # its id is not known
@@ -465,7 +467,7 @@ def _note_deletion(image: ClusterImage, name: str) -> Plan[list[list[Write[Any]]
 
 
 def _below(path: str) -> Plan[list[str]]:
-    """A znode and all below it, children before parents; empty if it does not exist."""
+    """A znode and all znodes below it, children before parents; empty if it does not exist."""
     try:
         children = yield from ask(GetChildren(path))
     except NoNodeError:
@@ -554,7 +556,7 @@ class ClusterMember:
             yield from create_ephemeral(broker_path(self.broker_id), registration.encode())
         except NodeExistsError:
             raise BrokerIdTakenError(self.broker_id) from None
-        if self.data_dir is not None:  # only the registered broker may say so
+        if self.data_dir is not None:  # only a registered broker may claim it
             yield from claim_data_dir(self.broker_id, self.data_dir, self.given_up)
         self.is_registered = True
 
@@ -565,7 +567,7 @@ class ClusterMember:
             raise ConfigError(why)
 
     def _take_control(self, now: int) -> Plan[bool]:
-        """Become the controller if there is none; whether this broker is it now."""
+        """Become the controller if there is none; returns whether this broker is the controller now."""
         if self.image.controller_id == self.broker_id and not (yield from self._give_up_a_lost_claim()):
             return False
         if self.image.controller_id not in (NO_CONTROLLER, self.broker_id):
@@ -585,7 +587,7 @@ class ClusterMember:
         try:
             _, stat = yield from ask(GetData(CONTROLLER))
             if stat.ephemeral_owner != (yield from ask(SessionId())):
-                return False  # the last session's: it ends with it
+                return False  # it belongs to the previous session, and ends with it
             yield from ask(Delete(CONTROLLER, stat.version))
         except NoNodeError:
             return True

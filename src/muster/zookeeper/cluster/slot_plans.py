@@ -49,7 +49,7 @@ def names_of_groups(slot: int, epoch: int) -> Plan[list[str]]:
 
 
 def data_of(path: str) -> Plan[tuple[bytes | None, Stat] | None]:
-    """The contents of a znode, None if it no longer exists."""
+    """The contents of a znode; None if it no longer exists."""
     try:
         return (yield from retried(GetData(path)))
     except NoNodeError:
@@ -102,7 +102,7 @@ def size_of(write: Write[Any]) -> int:
 def _was_carried_out(slot: int, epoch: int, write: Write[Any]) -> Plan[bool]:
     yield from retried(Sync(write.path))
     found = yield from retried(Exists(write.path))
-    yield from _check_epoch(slot, epoch)  # read after it: only this session has written under this epoch
+    yield from _check_epoch(slot, epoch)  # read after `found`: only this session has written under this epoch
     return is_done(write, found)
 
 

@@ -1,21 +1,21 @@
 """The open transactions of a slot: offsets that groups have only when a producer's transaction is committed.
 
-In a log, the order of records decides: the last commit for a partition counts, of a transaction or not, and a marker
-commits or drops what its producer has written before. Here each pending offset is a record in a znode of its producer
-and group (`PendingZnode`), with its place in the order of all pending commits of the slot, and the state of the znodes
-says what the order of a log would:
+In a log, the order of records decides: the last commit for a partition counts, whether in a transaction or not, and a
+marker commits or drops what its producer wrote before it. Here each pending offset is a record in a znode of its
+producer and group (`PendingZnode`), with its position in the order of all pending commits of the slot, and the state of
+the znodes says what the order of a log would:
 
 - a commit without a transaction marks the pending offsets for its partition as superseded, in the same multi;
-- a committed transaction's offset does that to those with an earlier place;
-- a removed offset takes the pending ones along.
+- an offset of a committed transaction does the same to those with an earlier position;
+- when an offset is removed, so are the pending ones for its partition.
 
-A marker is one multi for each group: the offsets, and the end of the pending znodes that had them. If a group's do not
-fit into one, the pending znodes go last (`GroupJournal.write_marker`): until then the partitions count as unstable, and
-the coordinator of the transaction, which has had no answer, sends the marker again.
+A marker is one multi for each group: it writes the offsets and deletes the pending znodes that had them. If these do
+not fit into one multi, the pending znodes are deleted last (`GroupJournal.write_marker`): until then the partitions
+count as unstable, and the coordinator of the transaction, which has had no answer, sends the marker again.
 
-Everything else about producers is only in memory: epochs of ended transactions, and guards. A commit that begins
-a transaction must have been verified by its coordinator under a guard of this journal, so no producer gets further with
-an old epoch because a slot has moved.
+Everything else about producers is only in memory: epochs of ended transactions, and guards. A commit that begins a
+transaction must have been verified by its coordinator under a guard of this journal, so a slot's move does not let a
+producer continue with an old epoch.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class SlotTransactions:
         self._znodes: dict[int, dict[str, dict[int, PendingZnode]]] = {}
         """By producer, group and number."""
         self._holders: dict[bytes, dict[int, PendingZnode]] = {}
-        """Which producers' znodes have an offset."""
+        """The pending znodes that have each offset, by producer."""
         self._order = 0
         self._expired_at: int | None = None
         self._read: list[tuple[int, PendingZnode, bytes]] = []
@@ -85,7 +85,7 @@ class SlotTransactions:
         path = f"{self._folder}/{name}"
         found = read_pending(path, data)
         if not isinstance(found, Unreadable) and not _belongs(found, group, producer_id):
-            found = Unreadable(path, "it holds what belongs into another znode")
+            found = Unreadable(path, "it holds records that belong in another znode")
         pending = PendingOffsetsZnode(producer_id, -1, []) if isinstance(found, Unreadable) else found
         znode = PendingZnode(group, name, path, producer_id, pending.producer_epoch, version)
         self._znodes.setdefault(producer_id, {}).setdefault(group, {})[number] = znode
@@ -168,14 +168,14 @@ class SlotTransactions:
         return znode
 
     def superseded(self, key: bytes, before: int | None = None) -> Iterator[PendingZnode]:
-        """An offset was committed (by a transaction, with the place `before`); the znodes that change."""
+        """An offset was committed (by a transaction, at the position `before`); returns the znodes that change."""
         for znode in self._holders.get(key, {}).values():
             if znode.records[key] != VOID and (before is None or znode.orders[key] < before):
                 znode.put(key, VOID)
                 yield znode
 
     def removed(self, key: bytes) -> Iterator[PendingZnode]:
-        """An offset was removed; the znodes that change."""
+        """An offset was removed; returns the znodes that change."""
         for znode in self._holders.pop(key, {}).values():
             znode.remove(key)
             yield znode
@@ -186,7 +186,7 @@ class SlotTransactions:
         self._producers.check_marker(marker)
 
     def end(self, marker: TxnMarker, now: int) -> tuple[list[tuple[bytes, bytes, int]], list[PendingZnode]]:
-        """A producer's transaction has ended. Returns the offsets that it commits, with their places in the order of
+        """A producer's transaction has ended. Returns the offsets that it commits, with their positions in the order of
         commits, and the znodes that are empty now."""
         self._producers.note(read_header(end_marker(marker, now)), marker)
         ended = [znode for here in self._znodes.get(marker.producer_id, {}).values() for znode in here.values()]
@@ -208,7 +208,7 @@ class SlotTransactions:
             self._producers.expire(now, PRODUCER_EXPIRATION_MS)
 
     def settled(self, znode: PendingZnode, gone: set[bytes]) -> None:
-        """ZooKeeper has a znode without these records: forget it if it is gone, unless it will be written again."""
+        """ZooKeeper has a znode without these records. Forget it if it is deleted, unless it will be written again."""
         for key in znode.left(gone):
             if key not in znode.records:
                 znode.orders.pop(key, None)

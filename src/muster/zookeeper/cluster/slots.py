@@ -3,13 +3,13 @@
 Theory. The groups are divided into slots, and one coordinator at a time has a slot. There are three znodes:
 
     /muster/coordinators/[id]     ephemeral: the coordinator is alive, at this address
-    /muster/slots/[n]/owner       ephemeral: it has the slot, and first had it under this epoch
+    /muster/slots/[n]/owner       ephemeral: it has the slot, and took it under this epoch
     /muster/slots/[n]/epoch       persistent; its *version* is the slot's epoch
 
-A coordinator takes a slot by one multi: create `owner`, write `epoch` if it still has the version that was read. So
-each taking has its own epoch, greater than all before. Every write of a group is a multi that checks the version of
-`epoch` (`group_store.py`). So if two coordinators both believe that they have a slot, only the one with the newer epoch
-can write.
+A coordinator takes a slot with one multi: create `owner`, write `epoch` if it still has the version that was read. So
+each take-over has its own epoch, greater than all earlier ones. Every write of a group is a multi that checks the
+version of `epoch` (`group_store.py`). So if two coordinators both believe that they have a slot, only the one with the
+newer epoch can write.
 
     a coordinator dies      its znodes are deleted with its session; others see it, and take its slots
     it was frozen, resumes  its session has ended: its writes are refused, and it drops its slots
@@ -18,21 +18,21 @@ can write.
     and then it does        its session has survived, and `owner` exists: it writes `epoch` again, and so has the slot
                             under a new epoch. Writes that it had sent before are refused from then on
 
-Rendezvous hashing over the live coordinators determines which one should have a slot: that for which the hash of both
-names is the greatest. When one joins or leaves, only the slots that it should have, or had, move. A coordinator that
-has a slot of another stops serving it, then deletes `owner`; but not while a group in it rebalances. Which members have
-joined is not stored, so the next coordinator would have to restart that rebalance. Coordinators may see different live
-ones for a moment, and move a slot twice; that is harmless.
+Rendezvous hashing over the live coordinators determines which one should have a slot: the one with the greatest hash of
+both names. When one joins or leaves, only the slots that it should have, or had, move. A coordinator with a slot that
+another should have stops serving it, then deletes `owner`; but not while a group in it rebalances. Which members have
+joined is not stored, so the next coordinator would have to restart that rebalance. Coordinators may briefly disagree
+about which of them are live, and move a slot twice; that is harmless.
 
-Only coordinators watch: the list of coordinators, and `owner` of every slot, which is a client's next coordinator.
+Only coordinators watch: the list of coordinators, and every slot's `owner`, to which they direct clients.
 
-Everything is done in turns, as in `scheme.py`: every event wakes `SlotKeeper.turn`, which does what is left to do. So a
-turn that was interrupted anywhere is completed by the next. A taking whose answer was lost is found by its `owner`,
-which names the session and the epoch.
+All work is done in turns, as in `scheme.py`: every event wakes `SlotKeeper.turn`, which does what is left to do. So a
+turn that was interrupted anywhere is completed by the next. If the answer to a take-over was lost, it is found by its
+`owner`, which names the session and the epoch.
 
 Any program may have written these znodes, or deleted them. Missing ones are created again. A new `epoch` counts from 0,
-and no epoch may be used again: it is written until it is ahead of all that this coordinator has used. An `owner` or a
-coordinator without a session is ignored. A slot that cannot be taken, for whatever reason, does not hold up others.
+and no epoch may be used again: it is written until it is above all epochs that this coordinator has used. An `owner` or
+a coordinator without a session is ignored. A slot that cannot be taken, for whatever reason, does not hold up others.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _weight(slot: int, coordinator_id: int) -> bytes:
 
 
 class Owned(NamedTuple):
-    """Which coordinator has a slot, as read last."""
+    """Which coordinator has a slot, as last read."""
 
     coordinator_id: int
     epoch: int
@@ -135,14 +135,14 @@ class SlotKeeper:
         """The slots of another coordinator, which gets them when their groups have rebalanced."""
         self.is_registered = False
         self.unreadable: dict[str, Unreadable] = {}
-        """What cannot be parsed, by path: for the log."""
+        """Znodes that cannot be parsed, by path, for the log."""
         self._gained = gained
         self._lost = lost
         self._is_busy = is_busy
         self._slots = slots
         self._owners: dict[int, Owned] = {}
         self._used: dict[int, int] = {}
-        """The newest epoch under which each slot was ever held here: older ones are not used again."""
+        """The newest epoch under which this coordinator ever had each slot: it and older ones are not used again."""
         self._preferred: dict[int, int | None] = {}
         self._is_made = self._is_doubted = False
         self._live_is_stale = True
@@ -286,7 +286,7 @@ class SlotKeeper:
 
     def _settle(self, slot: int) -> Plan[None]:
         """Read which coordinator has a slot, and take it or give it up as required."""
-        # Only here, before anything is read: an event during a read marks it again.
+        # Only here, before anything is read: an event during a read marks the slot again.
         self._stale.discard(slot)
         try:
             yield from self._read_owner(slot)
@@ -350,7 +350,7 @@ class SlotKeeper:
         _, stat = yield from ask(GetData(slot_epoch_path(slot)))
         claim = SlotOwner(self.coordinator_id, stat.version + 1)
         creation = Create(slot_owner_path(slot), claim.encode(), ephemeral=True)
-        self._stale.add(slot)  # must be read again, and watched; also if the answer is lost
+        self._stale.add(slot)  # must be read again, and watched, even if the answer is lost
         if claim.epoch <= self._used.get(slot, 0):
             yield from ask(self._raise_epoch(slot, stat.version))
             return
@@ -369,8 +369,8 @@ class SlotKeeper:
             yield from ask(Multi(Check(slot_epoch_path(slot), stat.version), Delete(slot_owner_path(slot))))
 
     def _reclaim(self, slot: int, owned: Owned) -> Plan[None]:
-        """`owner` is this session's, but the slot is not served: it was dropped in doubt, or the answer to the taking
-        was lost. An epoch under which it was served is not used again: writes under it may still arrive."""
+        """`owner` is this session's, but the slot is not served: it was dropped in doubt, or the answer to the
+        take-over was lost. An epoch under which it was served is not used again: writes under it may still arrive."""
         self._drop(slot)
         _, stat = yield from ask(GetData(slot_epoch_path(slot)))
         if owned.epoch <= self._used.get(slot, 0) or owned.epoch != stat.version:
@@ -382,7 +382,7 @@ class SlotKeeper:
             self._gain(slot, owned)
 
     def _gain(self, slot: int, owned: Owned) -> None:
-        if self._is_doubted:  # the answer arrived just before, and was processed after
+        if self._is_doubted:  # the answer arrived just before, and is processed later
             self._stale.add(slot)
             return
         self._owners[slot] = owned
@@ -398,7 +398,7 @@ class SlotKeeper:
 
 
 def _of_a_session(path: str, stat: Stat) -> Unreadable | None:
-    """An ephemeral znode ends with its session. A copy made by a program that copies znodes never does."""
+    """An ephemeral znode ends with its session. A copy of it, made by another program, never does."""
     return Unreadable(path, "it belongs to no session") if stat.ephemeral_owner == NO_SESSION else None
 
 
@@ -423,10 +423,10 @@ def _make_slot(slot: int) -> Plan[None]:
 
 def agree_on_store(store: str) -> Plan[None]:
     """Make sure that all brokers keep groups in one place, which the first of them chooses. Otherwise two brokers could
-    both coordinate a group, and each acknowledge commits of which the other never learns.
+    both coordinate a group, and each acknowledge commits that the other never learns of.
 
     Raises:
-        ConfigError: the others keep them elsewhere.
+        ConfigError: the other brokers keep them elsewhere.
     """
     found = yield from agree_on(GROUP_STORE, store.encode())
     if found != store.encode():
