@@ -87,7 +87,9 @@ def typed(config: type[ClientConfig]) -> str:
     name = config.__name__.replace("Config", "Keywords")
     parent = base.__name__.replace("Config", "Keywords") if known else "TypedDict"
     lines = [f"    {s.name}: {accepted(s)}" for s in fields(config) if s.name not in known]
-    return "\n".join([f"class {name}({parent}, total=False):", f'    """Those of `{config.__name__}`."""', "", *lines])
+    return "\n".join(
+        [f"class {name}({parent}, total=False):", f'    """The settings of `{config.__name__}`."""', "", *lines]
+    )
 
 
 def text(file: str) -> str:

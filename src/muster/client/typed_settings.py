@@ -13,7 +13,7 @@ from muster.client.security.secret import Secret
 
 
 class ClientKeywords(TypedDict, total=False):
-    """Those of `ClientConfig`."""
+    """The settings of `ClientConfig`."""
 
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None
@@ -63,7 +63,7 @@ class ClientKeywords(TypedDict, total=False):
 
 
 class ConsumerKeywords(ClientKeywords, total=False):
-    """Those of `ConsumerConfig`."""
+    """The settings of `ConsumerConfig`."""
 
     group_id: str | None
     group_instance_id: str | None
@@ -88,7 +88,7 @@ class ConsumerKeywords(ClientKeywords, total=False):
 
 
 class ProducerKeywords(ClientKeywords, total=False):
-    """Those of `ProducerConfig`."""
+    """The settings of `ProducerConfig`."""
 
     acks: Literal["all", "-1", "0", "1", -1, 0, 1]
     enable_idempotence: bool | None
@@ -112,6 +112,6 @@ class ProducerKeywords(ClientKeywords, total=False):
 
 
 class AdminKeywords(ClientKeywords, total=False):
-    """Those of `AdminConfig`."""
+    """The settings of `AdminConfig`."""
 
     retries: int

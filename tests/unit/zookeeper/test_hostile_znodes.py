@@ -210,6 +210,6 @@ def test_a_topic_of_a_name_that_no_broker_takes_is_claimed_as_others_expect_but_
     }
     assert all(set(world.owners(name)) == {0} for name in names)
     messages = {message for watcher in watchers for message in told(watcher)}
-    assert {f"skipped: /brokers/topics/{name} cannot be read: no topic of Kafka has such a name" for name in names} <= (
-        messages
-    )
+    assert {
+        f"skipped: /brokers/topics/{name} cannot be read: Kafka allows no topic with such a name" for name in names
+    } <= (messages)

@@ -390,7 +390,7 @@ def test_an_id_that_stops_javas_consumers_counts_and_is_reported() -> None:
     world.do(Create("/consumers/g/ids/g_b", poison))
     world.rest(watcher, after_ms=1_000)
     assert watcher.reads == {TopicPartition("t", 0), TopicPartition("t", 1)}
-    assert "Java's 0.8 consumers stop at it" in told(watcher)[0]
+    assert "it stops Java's 0.8 consumers" in told(watcher)[0]
 
 
 def test_a_member_that_leaves_while_ids_are_read_is_skipped() -> None:

@@ -38,15 +38,15 @@ _listener_of: ContextVar[AsyncAssignedReader | None] = ContextVar("muster_listen
 
 
 class AsyncAssignedReader(forks.NotPicklable):
-    """A consumer for asyncio that reads what a member of a group has assigned to it."""
+    """A consumer for asyncio that reads the partitions of a group's member."""
 
     def __init__(self) -> None:
         self._reader: AsyncConsumer | None = None
         self._news = asyncio.Event()
-        """Set when there is something for a poll: another reader, an error, the end."""
+        """Set when there is news for a poll: a new reader, an error, the close."""
         self._errors: deque[Exception] = deque()
         self._defect: MusterError | None = None
-        """The error that ended it."""
+        """The error that ended this consumer."""
         self._listener: RebalanceListener | None = None
         self._listening: asyncio.Task[None] | None = None
         """The running call of the listener."""
@@ -61,7 +61,7 @@ class AsyncAssignedReader(forks.NotPicklable):
         self._polling = False
         self._closing = False
         self._gone = asyncio.Event()
-        """It is closed."""
+        """Set once it is closed."""
         self._is_last_handled = False
         """At the close: whether the last records count as processed."""
         self._forks = forks.count
@@ -90,7 +90,7 @@ class AsyncAssignedReader(forks.NotPicklable):
         raise NotImplementedError
 
     async def _end(self, timeout_ms: int) -> None:
-        """Commit if auto commit is on, leave the group, close the connections, those of the reader too."""
+        """Commit if auto commit is on, leave the group, and close the connections, including the reader's."""
         raise NotImplementedError
 
     async def _drop(self) -> None:
@@ -108,7 +108,7 @@ class AsyncAssignedReader(forks.NotPicklable):
         await self._close(check_timeout(timeout_ms), handled=has_ended_well(self._last_task))
 
     async def _close(self, timeout_ms: int, *, handled: bool) -> bool:
-        """Close. Returns False if called by the listener during the close: it is not closed yet."""
+        """Close. Returns False if the listener calls it during the close: the consumer is not closed yet."""
         if self._has_begun and self._forks != forks.count:
             return True
         if self._closing:
@@ -215,7 +215,7 @@ class AsyncAssignedReader(forks.NotPicklable):
             self._reader._handout.take_back()
 
     async def _read(self, read: Callable[[AsyncConsumer, int], Any], deadline: int | None) -> Any:
-        """Call `read` within the remaining time; None if there is no reader until then."""
+        """Call `read` within the remaining time; None if there is no reader by then."""
         if not self._is_subscribed:
             raise IllegalStateError("subscribe() before poll()")
         if self._is_in_listener:
@@ -283,10 +283,10 @@ class AsyncAssignedReader(forks.NotPicklable):
     async def _notify_listener(self, method: str, partitions: Iterable[TopicPartition]) -> None:
         """Call a method of the listener, and wait until it has returned. The next poll raises its exception."""
         if self._listener is None or self._listening is not None:
-            return  # the second: it closes the consumer
+            return  # a second call: the listener is closing the consumer
         call = self._call_listener(getattr(self._listener, method), sorted(partitions))
         self._listening = asyncio.get_running_loop().create_task(call)
-        await asyncio.wait([self._listening])  # a close that cancels this leaves the listener alone
+        await asyncio.wait([self._listening])  # if a close cancels this, the listener continues
         async with self._from_listener:
             pass
 
@@ -372,7 +372,7 @@ class AsyncAssignedReader(forks.NotPicklable):
         return {partition: offset for partition, offset in handled.items() if partition in read}
 
     def _note_committed(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """The caller commits these offsets, or has: a later auto commit must not reset them."""
+        """The caller is committing these offsets, or has: a later auto commit must not reset them."""
         if self._reader is not None:
             self._reader._handout.handled_up_to({p: OffsetAndMetadata(offset) for p, offset in offsets.items()})
 

@@ -56,14 +56,14 @@ class AsyncServerAssignedConsumer(AsyncAssignedReader):
         self._member: ServerAssignedMember | None = None
         self._loop: CoreLoop | None = None
         self._partitions: frozenset[TopicPartition] = frozenset()
-        """What is read now; empty while nothing is fetched."""
+        """The partitions that are read now; empty while nothing is fetched."""
         self._watch: asyncio.Task[None] | None = None
         super().__init__()
 
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Take part in the group once it is subscribed. Every method that waits does this automatically."""
+        """Join the group once the consumer is subscribed. Every method that waits does this automatically."""
         self._check_open()
         if self._member is None or self._loop is not None:
             return
@@ -122,7 +122,7 @@ class AsyncServerAssignedConsumer(AsyncAssignedReader):
     # --- subscribing -------------------------------------------------------------------------------------------------
 
     def subscribe(self, topics: Iterable[str] | str) -> None:
-        """Subscribe to topics and take part in the group. A consumer can subscribe only once.
+        """Subscribe to topics and join the group. A consumer can subscribe only once.
 
         Raises:
             IllegalStateError: it is already subscribed.
@@ -146,7 +146,7 @@ class AsyncServerAssignedConsumer(AsyncAssignedReader):
         return self._member.state if self._member is not None else ServerAssignedState.OUTSIDE
 
     def group_metadata(self) -> GroupMetadata:
-        """Which member of which generation this consumer is now."""
+        """This consumer's current member id and generation."""
         generation_id, member_id = self._member.standing if self._member is not None else (-1, "")
         return GroupMetadata(self._config.group_id or "", generation_id, member_id, None)
 

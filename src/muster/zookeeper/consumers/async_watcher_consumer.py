@@ -90,7 +90,7 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
         self._member: WatcherMember | None = None
         self._session: ZooKeeperSession | None = None
         self._claimed: dict[TopicPartition, ClaimedPartition] = {}
-        """What is read now; empty while nothing is fetched."""
+        """The partitions that are read now; empty while nothing is fetched."""
         self._stopped_at: dict[TopicPartition, int] = {}
         """The positions after the processed records, when fetching was stopped."""
         self._starting = asyncio.Lock()
@@ -106,7 +106,7 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Connect to ZooKeeper, and take part in the group once it is subscribed. Every method that waits does this.
+        """Connect to ZooKeeper, and join the group once the consumer is subscribed. Every method that waits does this.
 
         Raises:
             ConnectionLossError: no ZooKeeper has answered within `zookeeper_connection_timeout_ms`.
@@ -154,7 +154,7 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
             try:
                 if self._session is not None:
                     await self._session.close()
-            finally:  # also where the caller was interrupted, which cancels this
+            finally:  # even if the caller was interrupted, which cancels this
                 if self._reader is not None:
                     await self._reader.close()
 
@@ -186,18 +186,18 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
         num_streams: int = 1,
         listener: RebalanceListener | None = None,
     ) -> None:
-        """Take part in the group, with a list of topics, a pattern for whole names of topics, or a pattern for those to
-        leave out.
+        """Join the group, with a list of topics, a pattern that whole topic names must match, or one that they must not
+        match.
 
-        A consumer with several streams gets a share for each: `streams` shows which partitions belong to which. A
-        mapping sets the number for each topic. As in 0.8 a consumer can subscribe only once. The pattern must have the
-        same meaning in Java and Python; commas separate alternatives.
+        A consumer with several streams gets partitions for each of them, which `streams` shows. A mapping sets the
+        number of streams of each topic. As in 0.8, a consumer can subscribe only once. The pattern must have the same
+        meaning in Java and Python; commas separate alternatives.
 
-        As in Kafka 0.8's own consumer a rebalance does not wait for a poll. So the listener is called in its own task
+        As in Kafka 0.8's own consumer, a rebalance does not wait for a poll. So the listener is called in its own task
         (by a `WatcherConsumer` in its own thread), at any time, even while the caller is processing records. Before
         `on_partitions_revoked` fetching has stopped, and processed records are committed if auto commit is on; the
-        partitions are released only after it, so it may commit. Without offsets its commit writes what auto commit
-        would: records of the last poll do not count as processed yet. No records are returned before
+        partitions are released only after it, so it may commit. Without arguments, its commit writes the same offsets
+        as auto commit: records of the last poll do not count as processed yet. No records are returned before
         `on_partitions_assigned` has returned, so it may seek. An exception is raised by the next poll, and the
         rebalance continues.
 
@@ -226,7 +226,7 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
         return set(self._claimed)
 
     def streams(self) -> dict[str, set[TopicPartition]]:
-        """The partitions of each stream that has some now; Kafka calls a stream a thread."""
+        """The partitions of each stream that currently has any; Kafka calls a stream a thread."""
         found: dict[str, set[TopicPartition]] = {}
         for partition, reading in self._claimed.items():
             found.setdefault(reading.thread, set()).add(partition)
@@ -242,7 +242,7 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
     async def commit(self, offsets: OffsetsToCommit | None = None, timeout_ms: int | None = None) -> None:
         """Write offsets to ZooKeeper, by default the caller's position in every partition.
 
-        It waits for a running rebalance. ZooKeeper does not check the writer: see the description of the class.
+        It waits for a running rebalance. ZooKeeper does not check the writer: see the docstring of the class.
 
         Raises:
             CommitFailedError: this consumer no longer owns the partitions, or its session has expired.
@@ -291,7 +291,7 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
                 self._has_session and event is not SessionEvent.EXPIRED
             )
         if event is SessionEvent.EXPIRED:
-            self._stop_fetching()  # from here on it knows that others own its partitions
+            self._stop_fetching()  # from now on the member knows that others own its partitions
         if self._member is not None:
             if isinstance(event, Watched):
                 self._member.watched(event)
@@ -340,7 +340,7 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
                 await self._wake.wait()
 
     async def _find_brokers(self, reader: AsyncConsumer) -> None:
-        """Look up the brokers again: none of those that the reader knows answers, and they may have other addresses."""
+        """Look up the brokers again: none of those that the reader knows answers, and they may have new addresses."""
         assert self._member is not None
         try:
             brokers = await self._run(self._member.brokers())
@@ -379,7 +379,7 @@ class AsyncWatcherConsumer(AsyncAssignedReader):
                 if what.error is not None:
                     self._fail(what.error)
             case _:
-                raise TypeError(f"nothing here carries out {what!r}")
+                raise TypeError(f"unknown request: {what!r}")
         return None
 
     def _stop_fetching(self) -> dict[TopicPartition, int]:

@@ -28,7 +28,7 @@ async def call_in_thread(function: Callable[..., Any], *arguments: Any) -> None:
 
     def settle(found: BaseException | None) -> None:
         if not ended.done():
-            ended.set_result(found)  # as a result: a future takes no StopIteration as its exception
+            ended.set_result(found)  # not as its exception: a future refuses StopIteration
 
     def call() -> None:
         found: BaseException | None = None
@@ -51,9 +51,9 @@ async def call_in_thread(function: Callable[..., Any], *arguments: Any) -> None:
 
 
 class AssignedReader(BlockingReader):
-    """A blocking consumer. It takes part in its group from the first call that waits until `close`, in a background
-    thread. Only one thread may use it at a time, except for `close` and `wakeup`. What `seek` and
-    `pause` do lasts until the next rebalance."""
+    """A blocking consumer. It is a member of its group from the first call that waits until `close`, in a background
+    thread. Only one thread may use it at a time, except for `close` and `wakeup`. The effects of `seek` and `pause`
+    last until the next rebalance."""
 
     _consumer: AsyncAssignedReader
 

@@ -12,14 +12,15 @@ from muster.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAssignedConfig(ConsumerConfig):
-    """The additional setting of a consumer whose coordinator assigns its partitions, and the differences.
+    """The additional setting of a consumer whose coordinator assigns its partitions, and the differences from other
+    consumers.
 
     `coordinator_servers` are the draft listeners of one or more coordinators, `host:port,host:port`: it is required,
     and any of them leads to the group's coordinator. Records are read from `bootstrap_servers`, brokers of Kafka or
     muster. `group_id` is required. `partition_assignment_strategy` names one strategy of the coordinator: range or
     roundrobin. There are no static members (`group_instance_id`), and no limit on the time between two polls:
-    `max_poll_interval_ms` limits how long a join waits for the others. `security_protocol` and related settings are for
-    the brokers: a draft listener has neither TLS nor SASL.
+    `max_poll_interval_ms` limits how long a join waits for the other members. `security_protocol` and related settings
+    are for the brokers: a draft listener has neither TLS nor SASL.
     """
 
     coordinator_servers: tuple[str, ...] = ()

@@ -25,8 +25,8 @@ class ServerAssignedConsumer(AssignedReader):
             for record in consumer:
                 ...
 
-    It takes part in the group from the first call that waits until `close`, in a background thread. Only one thread may
-    use it at a time, except for `close` and `wakeup`.
+    It is a member of the group from the first call that waits until `close`, in a background thread. Only one thread
+    may use it at a time, except for `close` and `wakeup`.
     """
 
     _consumer: AsyncServerAssignedConsumer
@@ -35,7 +35,7 @@ class ServerAssignedConsumer(AssignedReader):
         super().__init__(AsyncServerAssignedConsumer(settings, **more), "muster-server-assigned")
 
     def subscribe(self, topics: Iterable[str] | str) -> None:
-        """Subscribe to topics and take part in the group. A consumer can subscribe only once."""
+        """Subscribe to topics and join the group. A consumer can subscribe only once."""
         self._do(self._consumer.subscribe, topics)
 
     @property
@@ -44,5 +44,5 @@ class ServerAssignedConsumer(AssignedReader):
         return self._consumer.state
 
     def group_metadata(self) -> GroupMetadata:
-        """Which member of which generation this consumer is now."""
+        """This consumer's current member id and generation."""
         return self._do(self._consumer.group_metadata)

@@ -11,7 +11,7 @@ from muster.client.typed_settings import ConsumerKeywords
 
 
 class WatcherKeywords(ConsumerKeywords, total=False):
-    """Those of `WatcherConfig`."""
+    """The settings of `WatcherConfig`."""
 
     zookeeper_connect: str
     zookeeper_session_timeout_ms: int
@@ -23,6 +23,6 @@ class WatcherKeywords(ConsumerKeywords, total=False):
 
 
 class ServerAssignedKeywords(ConsumerKeywords, total=False):
-    """Those of `ServerAssignedConfig`."""
+    """The settings of `ServerAssignedConfig`."""
 
     coordinator_servers: str | Iterable[str]

@@ -12,7 +12,7 @@ from muster.zookeeper.base.znodes import BrokerRegistration, check_name
 from muster.zookeeper.watchers.settings import WatcherSettings
 
 _BROKER_VERSIONS = {1: "0.8", 2: "0.9"}
-"""By the version of a broker's registration: those releases do not report which requests they support."""
+"""By the version of a broker's registration: brokers of these releases do not report which requests they support."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,8 +24,8 @@ class WatcherConsumer(AssignedReader):
             for record in consumer:
                 ...
 
-    It takes part in the group from the first call that waits until `close`, in a background thread. Only one thread may
-    use it at a time, except for `close` and `wakeup`.
+    It is a member of the group from the first call that waits until `close`, in a background thread. Only one thread
+    may use it at a time, except for `close` and `wakeup`.
     """
 
     _consumer: AsyncWatcherConsumer
@@ -44,8 +44,8 @@ class WatcherConsumer(AssignedReader):
         num_streams: int = 1,
         listener: RebalanceListener | None = None,
     ) -> None:
-        """Take part in the group, with a list of topics, a pattern for whole names of topics, or a pattern for those to
-        leave out.
+        """Join the group, with a list of topics, a pattern that whole topic names must match, or one that they must not
+        match.
 
         The listener's methods are called in a separate thread, see `AsyncWatcherConsumer.subscribe`.
         """
@@ -53,7 +53,7 @@ class WatcherConsumer(AssignedReader):
         self._do(self._consumer.subscribe, topics, **lists, num_streams=num_streams, listener=listener)
 
     def streams(self) -> dict[str, set[TopicPartition]]:
-        """The partitions of each stream that has some now."""
+        """The partitions of each stream that currently has any."""
         return self._do(self._consumer.streams)
 
     @property

@@ -1,8 +1,9 @@
 """Finding the coordinator of a group of scheme 2 (A2, A6).
 
-Theory. `COORDINATOR_TRANSITIONS` in `states.py` is the table. A ConsumerMetadataRequest goes to any of the servers in
-`coordinator_servers`, to another one after each failure: a frozen one must not stop the search. A coordinator is given
-up as by every member (`KnownCoordinator`), and also after a session timeout without a successful heartbeat.
+Theory. `COORDINATOR_TRANSITIONS` in `states.py` is the state table. A ConsumerMetadataRequest goes to any of the
+servers in `coordinator_servers`, to another one after each failure: a frozen one must not stop the search. A
+coordinator is given up as in every client (`KnownCoordinator`), and also after a session timeout without a successful
+heartbeat.
 
 The sequence that `check` guards against: a JoinGroup is parked at the coordinator; that process freezes, and another
 coordinator takes its slot; the connection stays up, so nothing fails. A member that waits in JoinGroup sends no
@@ -24,7 +25,7 @@ from muster.protocol.messages import FindCoordinatorRequest, FindCoordinatorResp
 from muster.zookeeper.server_assigned.states import COORDINATOR_TRANSITIONS, CoordinatorEvent, CoordinatorState
 
 FIRST_SERVER_ID = -2
-"""Servers are known by ids below 0, coordinators by their own."""
+"""Servers have negative ids here; coordinators have their own ids."""
 
 
 class CoordinatorSearch(KnownCoordinator):

@@ -1,6 +1,6 @@
 """A member of scheme 2: the coordinator assigns, the member heartbeats and joins (A2 to A6). Pure.
 
-Theory. `TRANSITIONS` in `states.py` is the table. The member finds the coordinator of its group
+Theory. `TRANSITIONS` in `states.py` is the state table. The member finds the coordinator of its group
 (`coordinator_search.py`) and sends JoinGroup with its topics. The coordinator answers when all members that it knows
 have asked, with a generation, the member's id and its partitions: there is no leader among the members and no second
 request. The member reads from the group's committed offsets, and sends heartbeats.
@@ -8,20 +8,21 @@ request. The member reads from the group's committed offsets, and sends heartbea
 - ILLEGAL_GENERATION, the answer to a heartbeat or a commit, says that a rebalance has begun (A4). The member stops
   fetching, commits processed records if auto commit is on, and joins. The coordinator accepts commits of the old
   generation until all have joined. The commit has half a session timeout; then the member joins without it, so that the
-  others need not wait.
+  other members need not wait.
 - NOT_COORDINATOR sends it back to the search (A6). It stays a member, with its partitions and its generation: the next
-  coordinator continues from the state that the last one wrote. So a failover is not a rebalance.
+  coordinator continues from the state that the previous one wrote. So a failover is not a rebalance.
 - UNKNOWN_MEMBER_ID says that the group continues without it. Its partitions have other owners: it stops, commits
   nothing, and joins as a new member.
 - No successful heartbeat for the session timeout: the coordinator is lost. The next one has a whole session timeout.
 
-The member keeps reading while it has no coordinator, as in Kafka's own clients. If the group has given its partitions
-away meanwhile, records are handled twice, but not committed twice: commits carry member and generation.
+The member keeps reading while it has no coordinator, as in Kafka's own clients. If its partitions have been assigned to
+other members meanwhile, records are handled twice, but not committed twice: commits carry member and generation.
 
-The races that `_attempt` guards against. A JoinGroup is parked at a coordinator, which is lost; another one answers the
-next JoinGroup; then the answer to the parked one arrives after all. Or: offsets are looked up; a rebalance begins, its
-coordinator crashes, and the next one knows nothing of it, so that the member gets the same share of the same generation
-again, continues and commits; then the answer to the first lookup arrives, and would set it back. Both answers are void.
+`_attempt` guards against two races. A JoinGroup is parked at a coordinator, which is lost; another one answers the next
+JoinGroup; then the answer to the parked one arrives after all. Or: offsets are looked up; a rebalance begins, its
+coordinator crashes, and the next one knows nothing of it, so that the member gets the same partitions in the same
+generation again, continues and commits; then the answer to the first lookup arrives, and would set it back. Both
+answers are ignored.
 
 A new member does not know its id before the first answer. If that answer is lost with its coordinator, the group waits
 one session timeout for a member that does not exist.
@@ -48,7 +49,7 @@ from muster.zookeeper.server_assigned.offsets import GIVEN_UP, OUTSIDE, Committe
 from muster.zookeeper.server_assigned.states import TRANSITIONS, ServerAssignedEvent, ServerAssignedState
 
 _REBALANCE = (ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS)
-"""The second is trunk's answer from September 2015 on, while it waited for the members."""
+"""From September 2015 on, Kafka's trunk answered with the second while it waited for the members."""
 
 
 class Fetching(Protocol):
@@ -85,7 +86,7 @@ class ServerAssignedMember:
         self.offsets = GroupOffsets(config, self.search, seed)
         self.offsets.on_expelled = self._on_rebalance
         self.partitions: frozenset[TopicPartition] = frozenset()
-        """Its share in this generation."""
+        """Its partitions in this generation."""
         self._group_id = config.group_id or ""
         self._config = config
         self._topics = list(topics)
@@ -95,7 +96,7 @@ class ServerAssignedMember:
         self._attempt = 0
         self._is_join_parked = False
         self._epoch = -1
-        """The search's epoch when the session timeout last started anew."""
+        """The search's epoch when the session timeout was last restarted."""
         self._retry_at = 0
         self._check_at = 0
         self._release_until = 0
@@ -109,7 +110,7 @@ class ServerAssignedMember:
     # --- what the face asks for --------------------------------------------------------------------------------------
 
     def begin(self, now: int) -> None:
-        """Take part in the group; or do so again, when the user has seen the error that ended it."""
+        """Join the group; or join it again, when the user has seen the error that ended the membership."""
         if self.state in (ServerAssignedState.OUTSIDE, ServerAssignedState.FAILED):
             self._move(ServerAssignedEvent.BEGINS)
             self._retry_at = now
@@ -393,9 +394,9 @@ class ServerAssignedMember:
     def _send_leave(self) -> None:
         node_id, member_id = self.search.node_id, self.standing.member_id
         if node_id is None or not member_id:
-            self._left()  # the session timeout removes a member that cannot say so
+            self._left()  # a member that cannot send LeaveGroup is removed by the session timeout
             return
-        # The coordinator would not read it after a JoinGroup that is parked on the same connection.
+        # The coordinator would not read the request while a JoinGroup is parked on the same connection.
         channel = Channel.DATA if self._is_join_parked else Channel.COORDINATOR
         request = LeaveGroupRequest(self._group_id, member_id)
         self._outbox.append(send(node_id, request, self._on_leave, channel=channel))

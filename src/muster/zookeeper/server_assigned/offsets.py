@@ -1,9 +1,9 @@
 """The committed offsets of a group of scheme 2, as a member writes and reads them.
 
 Theory. One commit is sent at a time, so that a retry cannot reset offsets that a later commit has advanced. Each is
-sent under the member id and the generation of the time when it was requested, and the coordinator refuses it when that
-generation is over: so a member that was frozen writes nothing. `in_force` has the current ones; a commit of others
-fails without being sent.
+sent with the member id and the generation that were current when it was requested, and the coordinator refuses it once
+that generation is over: so a member that was frozen cannot commit. `in_force` has the current ones; a commit with
+others fails without being sent.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class GroupOffsets:
         self.in_force = OUTSIDE
         """The member and generation whose commits are sent now."""
         self.on_expelled: Callable[[ErrorCode, int], None] = lambda _code, _now: None
-        """Called when a commit in force is answered with the end of its member or generation."""
+        """Called when the answer to a current commit says that its member or generation is over."""
         self._config = config
         self._group_id = config.group_id or ""
         self._search = search
@@ -84,7 +84,7 @@ class GroupOffsets:
     def commit(
         self, positions: Mapping[TopicPartition, int], on_done: Callable[[MusterError | None, int], None], until: int
     ) -> None:
-        """Commit under the member and generation in force. `on_done` gets the error, or None, and the time."""
+        """Commit with the current member id and generation. `on_done` gets the error, or None, and the time."""
         self._commits.append(_PendingCommit(positions, on_done, until, self.in_force, self._backoff()))
 
     def fetch(
@@ -93,7 +93,7 @@ class GroupOffsets:
         on_done: Callable[[Committed | MusterError, int], None],
         until: int | None = None,
     ) -> None:
-        """Ask for committed offsets, up to `until`; a partition without one gets None."""
+        """Look up committed offsets, retried up to `until`; a partition without one gets None."""
         self._fetches.append(_PendingFetch(list(partitions), on_done, until, self._backoff()))
 
     def give_up(self, error: MusterError, now: int) -> None:

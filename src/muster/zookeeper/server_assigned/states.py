@@ -50,7 +50,7 @@ class CoordinatorState(Enum):
 
 
 class CoordinatorEvent(Enum):
-    """What changes this."""
+    """What changes this state."""
 
     ASKS = "asks"
     ANSWERED = "an answer names the coordinator"

@@ -1,4 +1,4 @@
-"""One session with ZooKeeper over kazoo, the only file that knows kazoo.
+"""One session with ZooKeeper over kazoo. No other file uses kazoo.
 
 What it works around in kazoo 2.11:
 
@@ -10,11 +10,11 @@ What it works around in kazoo 2.11:
   from the frames on the wire (`socket_times.py`), and the owner of the session keeps time by its own clock.
 - Without a connection it keeps requests forever, and it does not notice that a server is silent while more requests are
   sent to it. Here a request is refused while there is no connection, and `break_off` ends one.
-- It gives a server the length of the session for its first answer, shared among the servers. A server that has just
-started may never answer a request that arrived slightly too early. Here it has `GREETING_S`.
+- It waits for a server's first answer for the session timeout, divided by the number of servers. A server that has just
+  started may never answer a request that arrived slightly too early. Here it waits for at most `GREETING_S`.
 - It wakes its thread with one byte for each request, through a pair of sockets that takes 278 of them, and then blocks
   its caller, the event loop. Here fewer are in flight at a time (`MOST_UNDER_WAY`).
-- When the connection is lost all watches are gone: each is called once with type NONE, and not set again.
+- When the connection is lost, all watches are gone: each is called once with type NONE, and not set again.
 - A refused multi does not raise: its result is a list with an error for each part.
 - `stop` and `close` block, and `stop` may be called only once: a separate thread does that (`end`).
 """
@@ -69,9 +69,9 @@ MOST_UNDER_WAY = 128
 FIRST_RETRY_S, LAST_RETRY_S = 0.05, 1.0
 GREETING_S = 5.0
 REFUSED_S = 5.0
-"""For at least this long, or the length of the session if longer, servers must refuse it before it is given up."""
+"""A session is given up once servers have refused it for this long, or for the session timeout if that is longer."""
 REFUSALS_APART_S = 10.0
-"""Refusals further apart than this do not belong together."""
+"""Refusals further apart than this are unrelated."""
 ORDERLY_END_S = 2.0
 """The time for a clean end of a session; then its connection is closed."""
 
@@ -96,7 +96,7 @@ _ERRORS: tuple[tuple[type[Exception], type[ZooKeeperError]], ...] = (
     (kazoo_errors.SessionMovedError, ConnectionLossError),
 )
 _logger = logging.getLogger("muster.zookeeper.kazoo")
-# It warns of lost connections, which their owner learns from events.
+# kazoo warns of lost connections, which the owner learns of from events.
 _logger.setLevel(logging.ERROR)
 
 
@@ -129,8 +129,8 @@ class KazooOwner(Protocol):
         """The session has ended; the link can no longer be used."""
 
 
-class _KazooHandler(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo's handler without its two threads for callbacks: a callback is called in the thread in which it is due."""
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+    """kazoo's handler without its two threads for callbacks: a callback is called in the thread that dispatches it."""
 
     def __init__(self, link: Link) -> None:
         super().__init__()
@@ -168,7 +168,7 @@ class _KazooHandler(SequentialThreadingHandler):  # type: ignore[misc]
         return link.wire
 
     def select(self, reads: Any, writes: Any, others: Any, timeout: float) -> Any:
-        """Wait; kazoo does it several times within the timeout of a session, whatever happens."""
+        """Wait for the sockets; kazoo does this several times within the session timeout, whatever happens."""
         link = self._link
         link.end_without_loop()
         if link.wire is not None and link.wire.is_new:
@@ -177,7 +177,7 @@ class _KazooHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
 
 class _Watcher:
-    """The function that kazoo calls for a path. It sets equal ones only once."""
+    """The function that kazoo calls for a path. kazoo registers equal functions only once."""
 
     __slots__ = ("_link", "path")
 
@@ -226,7 +226,7 @@ class Link:
         self._is_ending = self._is_over = False
         self._when_over: list[Callable[[], None]] = []
         self._lock = threading.RLock()
-        """Guards what any thread may end; it is only held briefly."""
+        """Guards the end of the session, which any thread may cause; it is held only briefly."""
         self._reported_event: object = None
         self._reported_paths: set[str] = set()
         self._handler = _KazooHandler(self)
@@ -258,7 +258,7 @@ class Link:
             self._call_on_loop(self._owner.link_expired, self)
 
     def fired(self, path: str, event: Any) -> None:
-        """A watch was called. An event calls the watches of data and children; it is reported once."""
+        """A watch was called. One event may call a path's watches of both data and children; it is reported once."""
         if event is not self._reported_event:
             self._reported_event = event
             self._reported_paths.clear()
@@ -280,7 +280,7 @@ class Link:
         """A server has closed the connection in place of a greeting.
 
         Servers without a quorum do so for a while, and those restored from an older backup forever, because the session
-        has seen newer transactions. So after the length of the session it is given up for a new one.
+        has seen newer transactions. So after the session timeout it is given up for a new one.
         """
         now = time.monotonic()
         if now - self._refused_at >= REFUSALS_APART_S:
@@ -420,7 +420,7 @@ def _part(write: Write[Any], chroot: str) -> Any:
 
 
 def _answer(what: Operation[Any] | Multi, chroot: str, value: Any) -> Any:
-    """kazoo's answer as ours; raises the error of a multi."""
+    """kazoo's answer, converted to ours; raises the error of a multi."""
     match what:
         case Multi():
             return _answers(what, chroot, value)
@@ -441,7 +441,7 @@ def _answer(what: Operation[Any] | Multi, chroot: str, value: Any) -> Any:
 
 def _answers(multi: Multi, chroot: str, values: list[Any]) -> list[Any]:
     for write, value in zip(multi.writes, values, strict=True):
-        # The parts before and behind the refused one have these.
+        # The parts before and after the refused one have these errors.
         if isinstance(value, Exception) and not isinstance(
             value, kazoo_errors.RolledBackError | kazoo_errors.RuntimeInconsistency
         ):

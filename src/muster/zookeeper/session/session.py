@@ -50,7 +50,7 @@ class ZooKeeperSession(forks.NotPicklable):
             await session.ask(Create("/mine", b"data", ephemeral=True))
             owned = await session.run(some_plan())
 
-    It belongs to the event loop and the process in which it was started, and must be closed: without that its ephemeral
+    It belongs to the event loop and the process in which it was started, and must be closed: otherwise its ephemeral
     znodes remain until the event loop ends. Everything is reported in ZooKeeper's order: an event before the answer to
     any request that shows a later state. Without a connection a request is refused with ConnectionLossError, and
     nothing is retried; a plan may wait (`Reconnected`).
@@ -216,9 +216,8 @@ class ZooKeeperSession(forks.NotPicklable):
         return answer
 
     async def run(self, plan: Plan[T], others: Others | None = None) -> T:
-        """Carry out a plan. It belongs to the current session: after that has ended, SessionExpiredError is thrown in.
-
-        `others` carries out the asks that are not ZooKeeper's; what it raises is thrown into the plan.
+        """Carry out a plan. It belongs to the current session: once that has ended, SessionExpiredError is raised in
+        the plan. `others` carries out the asks that are not ZooKeeper's; its errors are raised in the plan, too.
         """
         return await self._carry_out(plan, others, self._chroot)
 
@@ -243,7 +242,7 @@ class ZooKeeperSession(forks.NotPicklable):
         if isinstance(what, Operation | Multi | Several | SessionId | Reconnected):
             return await self._ask(link, what, chroot)
         if others is None:
-            raise TypeError(f"nothing here carries out {what!r}")
+            raise TypeError(f"unknown request: {what!r}")
         return await others(what)
 
     async def _ask(self, link: Link, what: Ask[Any], chroot: str) -> Any:
@@ -259,10 +258,10 @@ class ZooKeeperSession(forks.NotPicklable):
         if isinstance(what, Reconnected):
             return await self._reconnected(link)
         if not isinstance(what, Operation | Multi):
-            raise TypeError(f"nothing here carries out {what!r}")
+            raise TypeError(f"unknown request: {what!r}")
         check_request(what, chroot)
         await link.gate.acquire()
-        # The session may have ended while others were ahead.
+        # The session may have ended while this request waited.
         try:
             self._check_open(link, path)
             if not link.is_connected:
@@ -303,7 +302,7 @@ class ZooKeeperSession(forks.NotPicklable):
             raise forks.orphaned("ZooKeeperSession")
 
     def _wake(self, error: Exception | None) -> None:
-        """Let all callers continue, or fail, that wait for a connection."""
+        """Let all callers that wait for a connection continue or fail."""
         waiting, self._waiting = self._waiting, set()
         for future in waiting:
             if not future.done():
@@ -312,7 +311,7 @@ class ZooKeeperSession(forks.NotPicklable):
                 else:
                     future.set_exception(error)
 
-    # --- what becomes of the session (link.Owner) --------------------------------------------------------------------
+    # --- events of the link (KazooOwner) -----------------------------------------------------------------------------
 
     def link_connected(self, link: Link) -> None:
         """There is a connection."""

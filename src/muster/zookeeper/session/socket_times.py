@@ -16,7 +16,7 @@ from time import monotonic
 
 _HEAD = Struct("!iii")
 """A frame's length, its xid, and the next number. The first frame of either side has the protocol's version in place of
-an xid, and in the server's it is followed by the session's timeout."""
+an xid; in the server's, the session's timeout follows."""
 
 
 class _Frames:
@@ -72,16 +72,16 @@ class Wire:
         self._connected_at = monotonic()
 
     def send(self, data: bytes | bytearray | memoryview) -> int:
-        """As that of a socket."""
+        """Like `socket.send`."""
         now = monotonic()
         count = self._socket.send(data)
         for xid, _ in self._out.feed(memoryview(data)[:count]):
-            # Of pings, which all have one xid, the oldest: it is answered first.
+            # All pings have the same xid: the oldest is kept, since it is answered first.
             self._sent.setdefault(xid, now)
         return count
 
     def recv(self, most: int) -> bytes:
-        """As that of a socket."""
+        """Like `socket.recv`."""
         try:
             data = self._socket.recv(most)
         except ConnectionError:
@@ -105,13 +105,13 @@ class Wire:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def fileno(self) -> int:
-        """As that of a socket."""
+        """Like `socket.fileno`."""
         return self._socket.fileno()
 
     def setblocking(self, flag: bool) -> None:
-        """As that of a socket."""
+        """Like `socket.setblocking`."""
         self._socket.setblocking(flag)
 
     def close(self) -> None:
-        """As that of a socket."""
+        """Like `socket.close`."""
         self._socket.close()

@@ -1,1 +1,1 @@
-"""Scheme 1: members that watch ZooKeeper and rebalance by themselves. Pure."""
+"""Scheme 1: members that watch ZooKeeper, and each rebalance on their own. Pure."""

@@ -14,14 +14,14 @@ from muster.zookeeper.watchers.assignment import Assignment
 
 
 class RebalanceFailedError(MusterError):
-    """The member could not claim its part in any of its attempts. It owns nothing until it tries again."""
+    """The member could not claim all of its partitions in any of its attempts. It owns nothing until it tries again."""
 
 
 class ClaimedPartition(NamedTuple):
     """How to read a partition."""
 
     thread: str
-    """The thread, which is a stream of the caller's, that owns it."""
+    """The thread that owns it: one of the caller's streams."""
     offset: int | None
     """The group's committed offset; None if there is none: `auto_offset_reset` decides."""
 
@@ -81,7 +81,7 @@ class TimeOfDay(Ask[int]):
 
 
 class Level(Enum):
-    """How much a `NotifyUser` matters."""
+    """The severity of a `Notify`."""
 
     INFO = "info"
     WARNING = "warning"

@@ -6,7 +6,7 @@ would claim partitions of others, and the group would never converge.
 
 `range` has the same result in every release from 0.8.0 to 1.1.1. `roundrobin` is that of 0.8.2: Kafka 0.10.2 differs if
 members subscribe differently (KAFKA-2434), and 1.0.0 sorts by another text (KAFKA-5822), so all members of a group with
-roundrobin must be of one kind.
+roundrobin must run the same implementation.
 """
 
 from __future__ import annotations
@@ -77,12 +77,12 @@ def roundrobin(threads: Threads, partitions: Partitions) -> Assignment:
     Kafka the order of Scala's maps decides, which is undefined.
 
     Raises:
-        UnequalSubscriptionsError: a topic of the group has other threads than another one.
+        UnequalSubscriptionsError: two topics of the group have different threads.
     """
     lists = {id(found): found for found in threads.values()}
     sets = {frozenset(found) for found in lists.values()}
     if len(sets) > 1:
-        text = "with roundrobin all members must read the same topics, and each member as many streams of every topic"
+        text = "with roundrobin all members must read the same topics, each with equally many streams of every topic"
         raise UnequalSubscriptionsError(text)
     ordered = sorted(next(iter(sets), ()), key=java_order)
     if not ordered:

@@ -1,28 +1,29 @@
-"""Scheme 1: every member watches ZooKeeper and rebalances for itself, as Kafka 0.8.2.2's consumer does.
+"""Scheme 1: every member watches ZooKeeper and rebalances on its own, as Kafka 0.8.2.2's consumer does.
 
 Theory. A member registers with an ephemeral id, and watches the ids of its group and the partitions of its topics. When
 one of them changes, each member stops fetching, commits, deletes its owner znodes, reads all ids and all partitions,
-computes the same assignment as every other member, and claims its part with ephemeral owner znodes. If another owner's
-znode exists, it deletes its claims, waits, and tries again: `rebalance_max_retries` times, with `rebalance_backoff_ms`
-between attempts, in all longer than a session outlives its member. No member watches owners.
+computes the same assignment as every other member, and claims its partitions with ephemeral owner znodes. If another
+owner's znode exists, it deletes its claims, waits, and tries again: `rebalance_max_retries` times, with
+`rebalance_backoff_ms` between attempts, in total longer than a session can outlive its member. No member watches
+owners.
 
 So each change costs the group N² reads and two writes for each partition, and only the owner znodes keep two members
-from reading one partition. They cannot always do so: a member that was frozen past its session resumes, and returns the
-records that it had until it learns that its session has ended. Nothing fences it, and its commits may set the group
-back, because an offset is written without checking the partition's owner. This flaw is inherent in the scheme (Z6); the
-later schemes were made to avoid it.
+from reading one partition. They cannot always do so: a member that was frozen until its session ended resumes, and
+returns the records that it had, until it learns that its session has ended. Nothing fences it, and its commits may set
+the group back, because an offset is written without checking the partition's owner. This flaw is inherent in the scheme
+(Z6); the later schemes were made to avoid it.
 
 `WatcherMember` has the rules and does no I/O. Events arrive through `watched` and `session`, at any time; they only set
-flags, so that many changes lead to one rebalance. Its plans ask for operations on ZooKeeper and for the effects below;
-one is carried out at a time: `attend` whenever `wants_attention`, `commit` and `shut_down`.
+flags, so that many changes lead to one rebalance. Its plans ask for operations on ZooKeeper and for the effects in
+`asks.py`; one plan is carried out at a time: `attend` whenever `wants_attention`, `commit` and `shut_down`.
 
 Differences from 0.8.2.2, and why:
-- An unreadable id, topic or broker is logged and skipped, as is a list that takes too long to match. In 0.8.2.2 it ends
-  the rebalance of every member, or keeps it busy.
+- An unreadable id, topic or broker is logged and skipped, as is a list that takes too long to match. In 0.8.2.2 just
+  one of these ends every member's rebalance, or keeps it busy.
 - An id that is deleted while the ids are read is skipped: its member has left, and the watch reports it. In 0.8.2.2 it
   costs an attempt and a backoff.
-- Offsets are read when the partition is claimed, not before: the former owner has committed by then. In 0.8.2.2 records
-  between the two are handled twice.
+- Offsets are read when the partition is claimed, not before: the former owner has committed by then. In 0.8.2.2,
+  records in between are handled twice.
 - Claims of an attempt that ended with an error are deleted. In 0.8.2.2 they stay until the session ends, and block
   others.
 - Whether an owner znode or an id belongs to a member depends on the session that created it, not on its text.
@@ -100,7 +101,7 @@ class _GroupView(NamedTuple):
 
 
 class WatcherMember(SessionPlans):
-    """One consumer in a group of scheme 1. See the head of this file."""
+    """One consumer in a group of scheme 1. See the top of this file."""
 
     def __init__(self, settings: WatcherSettings, subscription: WatcherSubscription) -> None:
         super().__init__()
@@ -117,19 +118,19 @@ class WatcherMember(SessionPlans):
         self._id_path = self._paths.member(settings.consumer_id)
         self._assign = strategy(settings.partition_assignment_strategy)
         self._lost: set[TopicPartition] = set()
-        """What it owned when a session ended, if its user has not been notified yet."""
+        """The partitions that it owned when a session ended, if its user has not been notified yet."""
         self._is_giving_up = False
-        """The partitions of whose release the user is being notified."""
+        """Whether the user is being notified of a release."""
         self._claims: set[TopicPartition] = set()
         """Its own owner znodes: those of `owned`, and during an attempt those that it has claimed so far."""
         self._written: dict[TopicPartition, int] = {}
         """The offsets in ZooKeeper, as far as it knows: unchanged ones are not written again."""
         self._topics: set[str] = set()
-        """A list's topics in the last rebalance."""
+        """The topics in the last rebalance, if a white or black list is subscribed."""
         self._unarmed: dict[str, ZnodeChange] = {}
-        """Paths whose watches must be set, and what happened there."""
+        """Paths whose watches must be set, each with its last change."""
         self._seen: dict[str, Any] = {}
-        """What the last rebalance saw there."""
+        """What the last rebalance saw at each path."""
         self._changed = False
         """Something has changed that needs a rebalance."""
         self._reported: set[Unreadable] = set()
@@ -243,10 +244,10 @@ class WatcherMember(SessionPlans):
     # --- registering and watching ------------------------------------------------------------------------------------
 
     def _register(self) -> Plan[None]:
-        """Create the id. One of the same name that another session has made is waited for, as long as it takes.
+        """Create the id. If another session has created the same id, wait until that is gone, as long as it takes.
 
         It may be left from an expired session (ZOOKEEPER-1740), from a process that was killed and started again with
-        its `consumer_id`, or of a consumer that is alive and has the same.
+        its `consumer_id`, or belong to a live consumer with the same one.
         """
         while True:
             now = yield from self._ask(TimeOfDay())
@@ -276,7 +277,7 @@ class WatcherMember(SessionPlans):
         return topic in self._topics or (not self.subscription.is_list and topic in self.subscription.streams)
 
     def _arm(self) -> Plan[None]:
-        """Set the watches that are not set. This comes before any rebalance reads, so no change gets lost between."""
+        """Set the watches that are not set. This comes before any rebalance reads, so no change is lost in between."""
         while self._unarmed:
             path, change = next(iter(self._unarmed.items()))
             del self._unarmed[path]  # before asking: the next change may be reported before the answer is processed
@@ -295,7 +296,7 @@ class WatcherMember(SessionPlans):
         try:
             return set(self.subscription.topics(existing)) != self._topics
         except TooCostlyError:
-            return True  # the rebalance says so
+            return True  # the rebalance reports it
 
     def _set_watch(self, path: str) -> Plan[Any]:
         """Set the watch as 0.8's ZkClient does: `exists` also reports a znode that does not exist yet."""
@@ -343,7 +344,7 @@ class WatcherMember(SessionPlans):
                 yield from self._ask(NotifyUser(Level.WARNING, f"after a failed attempt to rebalance: {error}"))
 
     def _rebalance(self) -> Plan[bool]:
-        """One attempt; returns whether its whole part is claimed."""
+        """One attempt; returns whether all of its partitions are claimed."""
         try:
             yield from self._zk(GetData(self._id_path))
         except NoNodeError:
@@ -372,7 +373,7 @@ class WatcherMember(SessionPlans):
         return True
 
     def _stop(self) -> Plan[None]:
-        """Stop fetching, and commit before anything is released: the next owner begins there."""
+        """Stop fetching, and commit before anything is released: the next owner begins at the committed offsets."""
         positions = yield from self._ask(StopFetching())
         if self.settings.auto_commit_enable:
             yield from self._write_offsets(positions)
@@ -457,7 +458,7 @@ class WatcherMember(SessionPlans):
             yield from self._report(found)
             return None
         if found.poison is not None:
-            yield from self._report(Unreadable(path, f"{found.poison}; Java's 0.8 consumers stop at it"))
+            yield from self._report(Unreadable(path, f"{found.poison}; it stops Java's 0.8 consumers"))
         try:
             return WatcherSubscription(found.pattern, found.subscription)
         except ConfigError as error:
@@ -480,10 +481,10 @@ class WatcherMember(SessionPlans):
         return list(found.partitions)
 
     def _readable(self, mine: Assignment) -> Plan[Assignment]:
-        """The partitions of its part that a broker can have. The rest is claimed too: other members assign it as
+        """Those of its partitions that a broker can have. The rest is claimed too, because other members assign it as
         well."""
         for topic in sorted({partition.topic for partition in mine if not znodes.is_topic_name(partition.topic)}):
-            yield from self._report(Unreadable(znodes.topic_path(topic), "no topic of Kafka has such a name"))
+            yield from self._report(Unreadable(znodes.topic_path(topic), "Kafka allows no topic with such a name"))
         return {partition: thread for partition, thread in mine.items() if znodes.is_topic_name(partition.topic)}
 
     def _read_brokers(self) -> Plan[list[BrokerRegistration]]:
@@ -559,7 +560,7 @@ class WatcherMember(SessionPlans):
         self.state = TRANSITIONS[self.state, happening]
 
     def _forget(self) -> None:
-        """The session has ended, and with it id, owners and watches. Nothing is deleted or committed."""
+        """The session has ended, and with it its id, owner znodes and watches. Nothing is deleted or committed."""
         self._move(WatcherEvent.EXPIRED)
         if not self._is_giving_up:
             self._lost |= set(self.owned)

@@ -22,16 +22,17 @@ class WatcherSettings:
 
     group_id: str
     consumer_id: str
-    """Beginning with the group's id, see `new_consumer_id`; unique in the group."""
+    """Begins with the group's id (see `new_consumer_id`); unique in the group."""
     partition_assignment_strategy: str = "range"
     zookeeper_session_timeout_ms: int = 6_000
     rebalance_max_retries: int = 4
     rebalance_backoff_ms: int = 2_000
     auto_commit_enable: bool = True
     watch_brokers: bool = False
-    """Rebalance when a broker joins or leaves. Descriptions of scheme 1 say so; no release of Kafka did it."""
+    """Rebalance when a broker joins or leaves. Descriptions of scheme 1 say that members do; no release of Kafka did.
+    """
     security_protocol: str = "PLAINTEXT"
-    """Which listeners of the brokers it can read from. Consumers of 0.8 knew one."""
+    """Which listeners of the brokers it can read from. Consumers of 0.8 knew only one kind."""
 
     def __post_init__(self) -> None:
         znodes.check_name("group_id", self.group_id)
@@ -48,6 +49,6 @@ class WatcherSettings:
 
 
 def new_consumer_id(group_id: str, host: str, now: int, uuid_hex: str) -> str:
-    """An id as 0.8 makes it: `GROUP_HOST-MILLISECONDS-XXXXXXXX` with the first eight digits of a random UUID."""
+    """An id in the form of 0.8: `GROUP_HOST-MILLISECONDS-XXXXXXXX` with the first eight digits of a random UUID."""
     host = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in host)
     return f"{group_id}_{host}-{now}-{uuid_hex[:8]}"

@@ -57,7 +57,7 @@ class WatcherSubscription:
     def topics(self, existing: Iterable[str]) -> dict[str, int]:
         """Streams by topic, with the topics that exist now. A list never includes the topic of committed offsets.
 
-        Kafka 0.8 knows no other internal topic, so other members expect a list to read newer ones.
+        Kafka 0.8 knows no other internal topic, so other members expect a list to include newer ones.
 
         Raises:
             TooCostlyError: matching them would take too long.

@@ -54,7 +54,7 @@ def _tries(part: Part, length: int) -> float:
 
 
 class _Matcher:
-    """Matches one name: where may each part end that begins at a position?"""
+    """Matches one name: computes where a part may end that begins at a given position."""
 
     def __init__(self, name: str) -> None:
         self.steps = 0
@@ -137,11 +137,11 @@ class TopicExpression:
     def matching(self, names: Iterable[str]) -> set[str]:
         """The names that match as a whole.
 
-        Whether it would take too long depends only on the names, not on earlier calls: every member of a group must get
-        the same result.
+        Whether matching would take too long depends only on the names, not on earlier calls: every member of a group
+        must get the same result.
 
         Raises:
-            TooCostlyError: that would take too long.
+            TooCostlyError: matching would take too long.
         """
         names = list(names)
         tries = _tries(self._part, max(map(len, names), default=0))
