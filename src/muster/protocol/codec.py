@@ -56,7 +56,7 @@ def encode(message: Message, version: int) -> bytes:
 
 
 def encode_parts(message: Message, version: int) -> list[Buffer]:
-    """`encode`, as buffers to be written one after the other; record batches are among them without a copy."""
+    """Like `encode`, as buffers to be written one after the other; record batches are not copied."""
     parts: list[Buffer] = []
     CODECS[type(message), version][0](message, parts.append)
     return parts
@@ -99,12 +99,12 @@ def _garbled(cls: type[Message], version: int, error: Exception) -> ProtocolErro
 
 
 def encode_prefixed(prefix: int, message: Message, version: int) -> bytes:
-    """A message after an int16, as in records of Kafka's internal topics: a key's kind, a value's version."""
+    """A message that follows an int16, as in records of Kafka's internal topics: a key's kind, a value's version."""
     return b"".join((_INT16.pack(prefix), *encode_parts(message, version)))
 
 
 def decode_versioned(cls: type[M], value: Buffer) -> M:
-    """A message after its version, see `encode_prefixed`. Raises as `decode` does."""
+    """A message that follows its version (see `encode_prefixed`). Raises the errors of `decode`."""
     if len(value) < _INT16.size:
         raise ProtocolError(f"a {cls.__name__} is too short to have a version")
     return decode(cls, _INT16.unpack_from(value)[0], value, _INT16.size)

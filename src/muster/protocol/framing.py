@@ -18,7 +18,7 @@ _LENGTH = Packer(">i")
 _CORRELATION_ID = Packer(">i")
 
 _MOST_TAGS = 1_000
-"""Kafka's own headers have none yet."""
+"""The most tagged fields in a header; Kafka's own headers have none yet."""
 
 R = TypeVar("R", bound=Response)
 

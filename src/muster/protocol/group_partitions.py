@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def java_hash(text: str) -> int:
-    """`String.hashCode`, as a number without sign."""
+    """`String.hashCode`, as an unsigned number."""
     hashed = 0
     encoded = text.encode("utf-16-be", "surrogatepass")
     for i in range(0, len(encoded), 2):
@@ -45,7 +45,7 @@ def _hashed(group_id: str, partitions: int) -> int:
 
 
 def in_hash_order(items: Iterable[T], hash_of: Callable[[T], int]) -> list[T]:
-    """The items, which are all different, in the order in which a `HashMap` gives them back."""
+    """The items, which are all different, in the order in which a Java `HashMap` iterates over them."""
     found = list(items)
     buckets = 16
     while len(found) * 4 > buckets * 3:

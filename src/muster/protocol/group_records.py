@@ -91,14 +91,14 @@ def most_bytes(record: GroupMetadataRecord) -> int:
         return 0
     members = group.members
     blobs = len(b"".join([member.subscription for member in members] + [member.assignment for member in members]))
-    # Members' ids begin with their instance id, or else with their client id.
+    # A member id begins with the instance id, or, without one, with the client id.
     names = len("".join([f"{member.client_id}{member.group_instance_id or ''}" for member in members]))
     texts = len(record.key.group) + len(group.protocol_type) + len(group.protocol or "") + len(group.leader or "")
     return blobs + 8 * names + 4 * texts + 2_000 * (len(members) + 1)
 
 
 class UnknownRecord(NamedTuple):
-    """A record of a kind, or with a version, that is not known here: its bytes as they are."""
+    """A record of an unknown kind, or with an unknown version: its bytes, unchanged."""
 
     key_type: int
     key: bytes
@@ -179,7 +179,7 @@ def _commit_key_head(group: str, topic: str) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _commit_start(group: str, topic: str) -> bytes:
-    """The same, with the length of the whole key in front, as it stands in a record."""
+    """The same, with the length of the whole key in front, as in a record."""
     head = _commit_key_head(group, topic)
     return varint(len(head) + _INT32.size) + head
 
@@ -199,7 +199,7 @@ def decode_record(key: Buffer | None, value: Buffer | None) -> CoordinatedRecord
 
 
 def decode_coordinated(key: Buffer | None, value: Buffer | None) -> CoordinatedRecord:
-    """Like `decode_record`, for a coordinator: records of kinds that it does not coordinate are not looked into.
+    """Like `decode_record`, for a coordinator: records of kinds that it does not coordinate are not decoded.
 
     Raises:
         ProtocolError: the bytes of an offset commit or of a classic group are broken, or there is no key.

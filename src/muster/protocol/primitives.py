@@ -45,7 +45,7 @@ class Message(Struct):
     MAX_VERSION: ClassVar[int]
     FIRST_FLEXIBLE_VERSION: ClassVar[int]
     OLDEST_VERSION: ClassVar[int | None] = None
-    """Below MIN_VERSION, the oldest that today's Kafka speaks: the first that a client sends to older brokers."""
+    """The oldest version that a client sends to old brokers. MIN_VERSION is the oldest that today's Kafka speaks."""
 
 
 class Response(Message):
@@ -119,7 +119,7 @@ def count_error(name: str) -> ProtocolError:
 
 
 MOST_STRING_BYTES = 32_767
-"""The limit for every string, also a compact one: Kafka refuses longer strings in every version."""
+"""The limit for every string, even a compact one: Kafka refuses longer strings in every version."""
 
 
 def string_length(length: int) -> bytes:

@@ -50,7 +50,7 @@ KIND_NAMES: Final[dict[int, str]] = {int(kind): kind.kafka_name for kind in Reco
 
 
 def kind_name(kind: int) -> str:
-    """The name of a kind; `kind 42` for one that is not known."""
+    """The name of a kind; `kind 42` for an unknown one."""
     return KIND_NAMES.get(kind) or f"kind {kind}"
 
 

@@ -90,9 +90,9 @@ def owned_before(subscription: Subscription) -> tuple[list[TopicPartition], int]
     """The partitions that a member owned when it joined, and their generation (-1: unknown), wherever its subscription
     has them.
 
-    Versions 1 and 2 of the subscription have fields for that. Before, sticky assignors put it in the user data, and
-    still do: Java's cooperative one the generation alone, its eager one and those of librdkafka an array of
-    (topic, partitions) and, since version 1 of that, the generation.
+    Versions 1 and 2 of the subscription have fields for that. Sticky assignors put them in the user data before that,
+    and still do: Java's cooperative one only the generation, its eager one and librdkafka's an array of (topic,
+    partitions) and, since version 1 of that, the generation.
     """
     owned, generation_id, user_data = subscription.owned_partitions, subscription.generation_id, subscription.user_data
     if generation_id != UNKNOWN_GENERATION_ID or not user_data:

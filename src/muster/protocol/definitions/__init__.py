@@ -1,1 +1,1 @@
-"""The messages as tables of facts, and the generator that makes classes and codecs of them."""
+"""The messages as tables of facts, and the generator that makes classes and codecs from them."""

@@ -1,5 +1,5 @@
-"""The requests of an admin client, as Apache Kafka 4.2 defines them: partitions, records, settings, leaders,
-committed offsets, folders of logs, producers. `schema.py` states the grammar.
+"""The requests of an admin client, as Apache Kafka 4.2 defines them: partitions, records, settings, leaders, committed
+offsets, log directories, producers. `schema.py` states the grammar.
 """
 
 ADMIN_MESSAGES = """

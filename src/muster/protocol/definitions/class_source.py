@@ -38,7 +38,8 @@ def annotation(member: Field) -> str:
 
 
 def default_source(member: Field) -> str:
-    """The default of a field as Python source. `None` for a structure that cannot be null: one with its defaults."""
+    """The default of a field as Python source. For a structure that cannot be null, `None` stands for one with its
+    defaults."""
     if member.default == "null" or member.type == "records":
         return "None"
     if member.is_array:

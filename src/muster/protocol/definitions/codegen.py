@@ -1,18 +1,18 @@
 """Python source for the messages and their codecs, made from the tables of `client_definitions.py` and of the files
-beside it, `admin_definitions.py`, `draft_definitions.py`, `group_definitions.py`, `sasl_definitions.py` and
+next to it, `admin_definitions.py`, `draft_definitions.py`, `group_definitions.py`, `sasl_definitions.py` and
 `transaction_definitions.py`.
 
-There are two products. The classes of the messages, in `messages.py` and its like (`class_source.py`), are checked in:
-`python -m muster.protocol.definitions.codegen` writes them, `--check` reports whether they are fresh. The codecs, one
-pair of functions for each message and version, are compiled when first used (`codec.py`); `python -m
+There are two products. The classes of the messages, in `messages.py` and the similar modules (`class_source.py`), are
+checked in: `python -m muster.protocol.definitions.codegen` writes them, `--check` reports whether they are up to date.
+The codecs, one pair of functions for each message and version, are compiled when first used (`codec.py`); `python -m
 muster.protocol.definitions.codegen JoinGroupRequest 9` prints them.
 
 The functions are straight-line code: no call for each field, runs of fixed-width fields fused into one `struct` call,
 nested arrays as nested loops. Encoding appends buffers to a list, so that record batches are never copied.
 
-Both take `left`, the remaining limit of array elements (and tags); one too many raises TooManyElementsError before
-it is built. The *sliced* kind of a codec is the same code as a generator that yields every SLICE elements, so that its
-caller can do other work in between.
+Both functions take `left`, the remaining limit of array elements (and tags); one too many raises TooManyElementsError
+before it is built. The *sliced* kind of a codec is the same code as a generator that yields every SLICE elements, so
+that its caller can do other work in between.
 """
 
 from __future__ import annotations
@@ -289,7 +289,8 @@ class DecoderWriter(_Writer):
         self.of_bytes = of_bytes
 
     def read(self, kind: str, end: str) -> str:
-        """The expression that reads a value ending at `end`. Slices of `bytes` are bytes; text takes half as long."""
+        """The expression that reads a value ending at `end`. A slice of `bytes` needs no copy, and becomes text in half
+        the time."""
         part = f"buf[pos:{end}]"
         if kind == "string":
             return f"{part}.decode()" if self.of_bytes else f"str({part}, 'utf-8')"
@@ -342,7 +343,7 @@ class DecoderWriter(_Writer):
         return size
 
     def compact_string(self, member: Field, nullable: bool) -> str:
-        """Nearly all have less than 127 bytes, so that case comes first."""
+        """Nearly all strings have fewer than 127 bytes, so that case comes first."""
         size, end, value = self.first_byte(), self.fresh("p"), self.fresh("v")
         self.line(f"if 1 < {size} < 128:")
         self.line(f"    {end} = pos + {size} - 1")

@@ -1,8 +1,9 @@
 """The messages of Kafka's drafts from 2013 to 2015, in which the coordinator of a group assigns the partitions itself.
 
-Only JoinGroup was laid out in another way than what Kafka released in 0.9 under the same key and version (trunk up to
+Only JoinGroup had a different layout from the one that Kafka 0.9 released under the same key and version (trunk up to
 commit 6e747d42974, October 2015), so the drafts need a port of their own. The other requests of the drafts have the
-bytes of today's version 0: ConsumerMetadata (10) those of FindCoordinator, Heartbeat (12), LeaveGroup (13).
+bytes of today's version 0: ConsumerMetadata (10) those of FindCoordinator, as well as Heartbeat (12) and LeaveGroup
+(13).
 """
 
 DRAFT_MESSAGES = """

@@ -1,4 +1,4 @@
-"""The grammar of `client_definitions.py` and the files beside it, and version ranges.
+"""The grammar of `client_definitions.py` and the files next to it, and version ranges.
 
 One line states one field::
 
@@ -84,7 +84,7 @@ ALWAYS = Versions.parse("0+")
 
 @dataclass(slots=True)
 class Field:
-    """One field of a structure, with everything the wire depends on."""
+    """One field of a structure, with everything that its encoding depends on."""
 
     name: str
     type: str

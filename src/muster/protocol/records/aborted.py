@@ -15,8 +15,8 @@ Aborted = tuple[int, int]
 class AbortedTransactions:
     """Which transactional batches of one fetch response were aborted (KIP-98).
 
-    The response names the aborted transactions by producer and first offset. A producer's batches are void from there
-    to its abort marker; it may abort again later, so the marker ends one entry and not the producer.
+    The response names the aborted transactions by producer and first offset. A producer's batches from there to its
+    abort marker are aborted. It may abort again later, so the marker ends only one entry.
     """
 
     def __init__(self, aborted: Iterable[Aborted]) -> None:

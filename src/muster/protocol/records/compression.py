@@ -9,7 +9,7 @@ snappy
     in four bytes. librdkafka writes one raw block. Both are read; the framed form, which all clients read, is written.
 lz4
     The LZ4 frame format with a correct header checksum (KIP-57), blocks of 64 KB that do not depend on each other:
-    Java's reader refuses dependent blocks. Written without content checksum, as Java does.
+    Java's reader refuses dependent blocks. Written without a content checksum, as by Java.
 zstd
     One zstd frame or several (KIP-110).
 
@@ -81,9 +81,10 @@ def decompress(codec: Compression, data: Buffer, max_size: int = MAX_DECOMPRESSE
 
 
 def decompress_into(codec: Compression, data: Buffer, target: memoryview) -> int | None:
-    """Like `decompress`, to the beginning of `target`: how many bytes it is, nothing copied in between.
+    """Like `decompress`, but straight into the beginning of `target`; returns the number of bytes.
 
-    None if it does not fit or is broken: only `decompress` can distinguish the two. `target` is then undefined.
+    None if the output does not fit or the data is broken: only `decompress` can distinguish the two. `target` is then
+    undefined.
     """
     try:
         match codec:
@@ -112,8 +113,8 @@ def _grow(
     *,
     ratio: int | None,
 ) -> bytes:
-    """Decompresses into a buffer of the declared size, otherwise into ever larger ones until it fits or must not be
-    larger.
+    """Decompresses into a buffer of the declared size, or, without one, into ever larger ones, until the output fits or
+    the limit is reached.
 
     cramjam raises one error for a buffer that is too small and for a broken stream. If the text can only mean a broken
     stream, it is one; otherwise a larger buffer is tried. `ratio`, the codec's best possible compression, bounds that.
@@ -165,7 +166,7 @@ _U32_LE = struct.Struct("<I")
 
 
 def _lz4_size(data: Buffer) -> int | None:
-    """The content size that an lz4 frame declares, if it does."""
+    """The content size that an lz4 frame declares, if any."""
     if len(data) < 15 or _U32_LE.unpack_from(data)[0] != _LZ4_MAGIC or not data[4] & 0x08:
         return None
     size: int = struct.unpack_from("<Q", data, 6)[0]
@@ -173,8 +174,8 @@ def _lz4_size(data: Buffer) -> int | None:
 
 
 def _lz4_blocks_into(view: memoryview, target: memoryview) -> int | None:
-    """A frame as producers write it, block by block: that takes a third of what the frame's own decoder takes. None for
-    any other, which may be good."""
+    """Decompresses a frame of the form that producers write, block by block, in a third of the frame decoder's time.
+    None for any other form, which may be valid."""
     position, at = len(_LZ4_JAVA_HEADER), 0
     if view[:position] != _LZ4_JAVA_HEADER:
         return None
@@ -211,7 +212,7 @@ def _compress_lz4(data: Buffer) -> bytes:
 
 
 def _zstd_size(data: Buffer) -> int | None:
-    """The content size that a zstd frame declares (RFC 8878, 3.1.1.1), if it does."""
+    """The content size that a zstd frame declares (RFC 8878, 3.1.1.1), if any."""
     if len(data) < 6 or _U32_LE.unpack_from(data)[0] != 0xFD2FB528:
         return None
     descriptor = data[4]

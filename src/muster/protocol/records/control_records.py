@@ -56,7 +56,7 @@ def read_marker(buffer: Buffer, position: int, header: BatchHeader) -> TxnMarker
 def is_abort_marker(buffer: Buffer, position: int, header: BatchHeader) -> bool:
     """Whether a control batch ends its producer's transaction without a commit. Raises CorruptRecordError.
 
-    A reader needs no other part of the marker, so no other is read."""
+    A reader needs no other part of the marker, so nothing else is read."""
     return _first(buffer, position, header)[0] == _ABORT
 
 

@@ -210,7 +210,7 @@ def _batch(messages: list[LegacyMessage]) -> bytearray:
 
 
 def _with_right_checksum(frame: bytes) -> bytes:
-    """The frame with the right checksum of its header."""
+    """The frame with the correct header checksum."""
     if len(frame) < 7 or frame[:4] != _LZ4_MAGIC:
         return frame
     end = 6 + (8 if frame[4] & 0x08 else 0)
@@ -224,7 +224,7 @@ _U32 = 0xFFFFFFFF
 
 
 def _xxh32(data: bytes) -> int:
-    """xxHash32 with seed 0 of fewer than 16 bytes, which a frame's header always is."""
+    """xxHash32 with seed 0, for fewer than 16 bytes: a frame's header is always that short."""
     value = (_PRIME_5 + len(data)) & _U32
     whole = len(data) & ~3
     for (word,) in struct.iter_unpack("<I", data[:whole]):

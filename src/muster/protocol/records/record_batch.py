@@ -11,11 +11,11 @@ length and leader epoch are not covered, so a broker assigns a batch its offsets
 reading its records. Broker and log treat batches as opaque bytes with a header; only clients and the log's compaction
 decode records.
 
-The older magics 0 and 1 have their magic at the same place. Brokers no longer write or accept them, nor does
-muster: they raise UnsupportedMagicError. `message_set.py` makes batches of those that a client fetches.
+The older formats, magic 0 and 1, have their magic at the same position. Kafka's brokers no longer write or accept them,
+and neither does muster: they raise UnsupportedMagicError. `message_set.py` converts those that a client fetches.
 
 A record's numbers are zigzag varints; its timestamp and offset are relative to the batch's. With LogAppendTime every
-record has the batch's max_timestamp. A batch that compaction has cleaned keeps its base and last offset though records
+record has the batch's max_timestamp. A batch that compaction has cleaned keeps its base and last offset even if records
 are gone, may be empty, and may carry a delete horizon in place of its base timestamp (KIP-534).
 """
 
@@ -73,7 +73,7 @@ _CODECS = tuple(Compression)
 
 _COUNTS = tuple(varint(number) for number in range(4_096))
 _ONE_BYTE = 64
-"""Numbers below it take one byte, the others in _COUNTS take two."""
+"""Numbers below this take one byte, the others in _COUNTS take two."""
 
 
 class UnsupportedMagicError(CorruptRecordError):
@@ -112,7 +112,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record; sequences go from 2^31 - 1 back to 0."""
+        """Sequence of the last record; sequences wrap from 2^31 - 1 to 0."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
@@ -177,8 +177,8 @@ class Record:
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header at `position`. Raises CorruptRecordError if it is cut off or cannot be one, UnsupportedMagicError
-    (one of those) for magic 0 and 1. The batch's bytes need not be there: only `check_batch` looks at them."""
+    """The header at `position`. Raises CorruptRecordError if it is cut off or cannot be one, and its subclass
+    UnsupportedMagicError for magic 0 and 1. The batch's bytes need not be there: only `check_batch` looks at them."""
     header = unpack_header(buffer, position)
     if (
         header.batch_length < HEADER_SIZE - LOG_OVERHEAD
@@ -243,7 +243,7 @@ def check_batch(buffer: Buffer, position: int, header: BatchHeader) -> None:
 
 
 def crc_of(view: memoryview, position: int, end: int) -> int:
-    """The right CRC-32C of the batch from `position` to `end`."""
+    """The correct CRC-32C of the batch from `position` to `end`."""
     return crc32c(view[position + _CRC_START : end])
 
 
@@ -288,7 +288,8 @@ def read_as(
     header: BatchHeader | None = None,
     max_size: int = MAX_DECOMPRESSED_SIZE,
 ) -> list[R]:
-    """Like `read_records`, as objects of another class: made without its `__init__`, with what a `Record` has set."""
+    """Like `read_records`, as objects of another class, created without its `__init__`, with the attributes of a
+    `Record`."""
     header = header or read_header(buffer, position)
     data = record_bytes(buffer, position, header, max_size)
     if header.record_count * _MIN_RECORD_SIZE > len(data):

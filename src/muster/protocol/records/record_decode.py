@@ -1,5 +1,5 @@
-"""The records of a batch as they are encoded, to objects: runs of records that are alike (`record_runs`) are read many
-at a time, all others by the one loop over single records.
+"""Decodes the records of a batch to objects: runs of records that are alike (`record_runs`) are read many at a time,
+all others by the one loop over single records.
 
 `record_batch` says what a batch is, and has the functions for callers.
 """
@@ -18,9 +18,9 @@ RecordHeaders = list[tuple[str, bytes | None]]
 
 _FAR = -(1 << 40)
 _HALF = [-1 if number == 1 else _FAR if number & 1 else (number & 0x7F) >> 1 for number in range(256)]
-"""The size that the first byte of a length stands for, -1 for null; for less, `read_varint` must read it."""
+"""The size that the first byte of a length stands for, -1 for null. If the result is below -1, use `read_varint`."""
 _UPPER = [high << 6 if high < 0x80 else _FAR for high in range(256)]
-"""What a second byte adds to it."""
+"""What a second byte adds to the size."""
 
 
 class Header(Protocol):
@@ -87,11 +87,11 @@ def _fill(run: RecordRun, header: Header, records: Sequence[Decoded]) -> None:
 
 def _one_by_one(data: bytes, position: int, header: Header, records: Iterable[Decoded]) -> int:  # noqa: C901
     """Fill objects with the records from `position` on, and return the position after them."""
-    # The hot loop for records that are not alike: it fills existing objects, and decodes numbers of one
-    # and two bytes in place, as a call for each of them would cost half as much again. Values that neighbours share,
-    # the time and the next offset, are computed only once. A record without headers is given none: a list for each
-    # would be as much work for Python's garbage collector as the record. A field that extends beyond the end is found
-    # by the number that must follow it: that is an IndexError.
+    # The hot loop for records that are not alike: it fills existing objects, and decodes numbers of one and two bytes
+    # in place, because a call for each of them would take half as long again. Values that neighbours share, the time
+    # and the next offset, are computed only once. A record without headers is given none: a list for each would be as
+    # much work for Python's garbage collector as the record. A field that extends beyond the end is found by the number
+    # that must follow it: that is an IndexError.
     half, upper = _HALF, _UPPER
     base_offset = header.base_offset
     fixed_timestamp = header.max_timestamp if header.timestamp_type else None

@@ -4,9 +4,9 @@ Theory. Most producers send records that are alike: keys and values of one lengt
 of them is then as long as the one before, and the bytes that say how long it and its fields are lie at the same places
 and are the same. So one record is read number by number, and the others are compared with it, a byte of all of them at
 a time: `data[place::stride]` is one call. Equal bytes at equal places mean what they meant in the first record. Only
-two numbers may differ: the offset, which has to go up by one (what its bytes are then is in a table), and the time,
-which has to be as many bytes long. A run ends before the first record that differs in any other way; such records,
-and all damaged ones, are left to the loop in `record_decode`.
+two numbers may differ: the offset, which has to go up by one (a table has its bytes), and the time, which has to have
+the same number of bytes. A run ends before the first record that differs in any other way; such records, and all
+damaged ones, are left to the loop in `record_decode`.
 
 The batches of one producer are alike, too. A shape is cached under the first bytes of its records, and tried on the
 next batch before a shape is derived from a record.
@@ -50,12 +50,12 @@ _SIGNED = tuple(map(signed, range(128)))
 """The numbers of one byte."""
 
 _WIDEST_TIME = 5
-"""Times of more bytes are months apart."""
+"""Times with deltas of more bytes are months apart."""
 
 _MANY_SHAPES = 256
 
 _WIDEST_LENGTH = 5
-"""A record's length of more bytes is not a valid number."""
+"""A record length of more bytes than this is invalid."""
 
 
 class _RunShape(NamedTuple):
@@ -94,8 +94,8 @@ class RecordRun(NamedTuple):
     null_value: bool
 
 
-_LAYOUT = _RunShape._fields.index("layout")
-"""The fields before it determine the others."""
+_LAYOUT = _Shape._fields.index("layout")
+"""The index of `layout`: the fields before it determine the others."""
 
 _shapes: dict[tuple[int, int], _RunShape] = {}
 """The shapes seen, by the first two bytes of their records."""
@@ -177,8 +177,9 @@ def _run(data: bytes, position: int, limit: int, shape: _RunShape) -> RecordRun 
     return RecordRun(count, end, offset, times, fields, shape.null_key, shape.null_value)
 
 
-def _offsets(data: bytes, position: int, count: int, shape: _RunShape) -> tuple[int, int]:
-    """The offset of the first record, and how many records have offsets that go up by one in as many bytes each."""
+def _offsets(data: bytes, position: int, count: int, shape: _Shape) -> tuple[int, int]:
+    """The offset of the first record, and how many records have offsets that go up by one, with the same number of
+    bytes."""
     stride, begin, width = shape.stride, position + shape.offset, shape.key - shape.offset
     offset, after = read_varint(data, begin)
     if after - begin != width:
@@ -226,13 +227,13 @@ def _times(data: bytes, position: int, count: int, shape: _RunShape) -> tuple[in
     return [(number >> 1) ^ -(number & 1) for number in numbers], count
 
 
-def _shape(data: bytes, position: int) -> _RunShape | None:
-    """The shape of a record, if it has no headers, is sound, and another of its length follows."""
+def _shape(data: bytes, position: int) -> _Shape | None:
+    """The shape of a record, if it has no headers, is valid, and another of its length follows."""
     size, body = read_varint(data, position)
     end = body + size
     if data[position:body] != data[end : end + body - position] or body - position > _WIDEST_LENGTH:
         return None
-    time = body + 1  # passing over the attributes
+    time = body + 1  # skips the attributes
     _, offset = read_varint(data, time)
     _, key = read_varint(data, offset)
     key_size, key_begins = read_varint(data, key)

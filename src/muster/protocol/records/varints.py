@@ -5,7 +5,7 @@ a byte, the lowest first; all bytes but the last have their high bit set. (Messa
 sign and of up to 32 bits: primitives.py.)
 
 The two loops over every record of a batch, in `record_decode.py` and in `log/batches/record_walk.py`, read numbers of
-one and two bytes in place, because a call for each would cost them half as much again; all longer ones come here.
+one and two bytes in place, because a call for each would take half as long again; all longer ones come here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def read_varint(data: Buffer, position: int) -> tuple[int, int]:
 
 
 def read_zigzag(data: Buffer, position: int) -> tuple[int, int]:
-    """Like `read_varint`, without giving the number its sign."""
+    """Like `read_varint`, but returns the zigzag number."""
     value = shift = 0
     while True:
         byte = data[position]
@@ -55,6 +55,6 @@ _SMALL_LIMIT = len(_SMALL)
 
 
 def varint(value: int) -> bytes:
-    """`value`, of up to 64 bits with sign, as it is encoded."""
+    """The encoding of `value`, a signed number of up to 64 bits."""
     zigzag = (value << 1) ^ (value >> 63)
     return _SMALL[zigzag] if zigzag < _SMALL_LIMIT else uvarint(zigzag)
