@@ -102,7 +102,7 @@ class ClusterImage:
         return not self._dirty
 
     def note_deleted(self, names: Iterable[str]) -> None:
-        """Topics of these names were deleted, as opposed to missing."""
+        """Topics with these names were deleted, as opposed to missing."""
         for name in names:
             self._deleted.pop(name, None)
             self._deleted[name] = None
@@ -114,7 +114,7 @@ class ClusterImage:
         return name in self._deleted and not self.has_topic(name)
 
     def has_topic(self, name: str) -> bool:
-        """Whether there is a topic of that name, even if it cannot be parsed now."""
+        """Whether there is a topic of that name, even one whose znode cannot be parsed."""
         return name in self.topics or topic_path(name) in self.unreadable
 
     def forget(self) -> None:
@@ -124,7 +124,7 @@ class ClusterImage:
             self.reread(path)
 
     def changed(self, event: Watched | SessionEvent) -> bool:
-        """Take an event of the session; returns whether there is something to read."""
+        """Handle an event of the session; returns whether there is something to read."""
         if isinstance(event, SessionEvent):
             if event is SessionEvent.EXPIRED:
                 self.forget()
@@ -151,7 +151,7 @@ class ClusterImage:
     def refresh(self) -> Plan[bool]:
         """Read what is dirty, and what becomes dirty meanwhile; returns whether anything was read.
 
-        Raises what the operations raise; then everything is as dirty as before."""
+        If an operation raises, everything stays as dirty as before."""
         read = False
         while self._dirty:
             yield from side_by_side(map(self._read, list(self._dirty)))

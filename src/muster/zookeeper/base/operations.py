@@ -179,7 +179,7 @@ class Exists(Read[Stat | None]):
 
 
 class Sync(Operation[None]):
-    """Wait until the server of this session has everything written so far: a read after it is not stale."""
+    """Wait until the server of this session has everything written so far: a later read is not stale."""
 
     __slots__ = ()
 
@@ -191,7 +191,7 @@ class Write(Operation[A]):
 
 
 class Create(Write[str]):
-    """Create a znode; answers its path, which for a sequential one ends with ten digits.
+    """Create a znode. The answer is its path, which for a sequential one ends with ten digits.
 
     Raises NodeExistsError, NoNodeError without a parent, NoChildrenForEphemeralsError.
     """
@@ -241,8 +241,8 @@ class Check(Write[None]):
 
 
 class Multi(Ask[list[Any]]):
-    """Carry out all writes or none, atomically. Answered with their answers, in order; raises the error of the first
-    refused write."""
+    """Carry out all writes or none, atomically. The answer is the list of their answers, in order; raises the error of
+    the first refused write."""
 
     __slots__ = ("writes",)
 
@@ -457,7 +457,7 @@ class SessionEvent(Enum):
     CONNECTED = "connected"
     """There is a connection, or there is one again within the session's timeout: its ephemeral znodes exist."""
     SUSPENDED = "suspended"
-    """The connection broke. The session may still be alive, or not: that is known when the connection is back."""
+    """The connection broke. Whether the session is still alive is known once the connection is back."""
     DOUBTED = "doubted"
     """Nothing was received from ZooKeeper for two thirds of the session's timeout: act as if it had expired, because
     other sessions will soon consider it expired. CONNECTED may still follow."""

@@ -1,4 +1,4 @@
-"""Znodes with JSON, parsed without trust: `parse_znode` returns the contents, or `Unreadable` with the reason."""
+"""Znodes with JSON, parsed as untrusted input: `parse_znode` returns the contents, or `Unreadable` with the reason."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Unreadable(NamedTuple):
 
 
 class InvalidZnodeError(Exception):
-    """Why a znode cannot be read; `parse_znode` catches it."""
+    """The reason why a znode cannot be read; `parse_znode` catches it."""
 
 
 class Json(dict[str, Any]):

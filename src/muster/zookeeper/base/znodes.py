@@ -1,4 +1,4 @@
-"""Kafka's znodes: their paths, their contents byte for byte, and how they are read without trust.
+"""Kafka's znodes: their paths, their contents byte for byte, and how they are read, as untrusted input.
 
 Any program may have written a znode. So a reader returns a value in every case: the contents, or `Unreadable` with the
 reason, which the caller reports and skips (`znode_json.py`). It never raises, and allocates memory only in proportion
@@ -87,7 +87,7 @@ def topic_path(topic: str) -> str:
 
 
 def partition_state_path(topic: str, partition: int) -> str:
-    """Where a partition's leader is; its parents have no data."""
+    """Where a partition's leader is; the parent znodes have no data."""
     return f"{BROKER_TOPICS}/{topic}/partitions/{partition}/state"
 
 
@@ -310,7 +310,7 @@ def _topic(found: Json) -> TopicRegistration:
 
 
 class LeaderAndIsr(NamedTuple):
-    """Where a partition is led. `leader` is -1 while no replica can lead."""
+    """A partition's leader and in-sync replicas. `leader` is -1 while no replica can lead."""
 
     leader: int
     leader_epoch: int
@@ -318,7 +318,7 @@ class LeaderAndIsr(NamedTuple):
     controller_epoch: int
 
     def encode(self) -> bytes:
-        """In the form of every Kafka release."""
+        """In the form that all Kafka releases share."""
         values = {"controller_epoch": self.controller_epoch, "leader": self.leader, "version": 1}
         return encode({**values, "leader_epoch": self.leader_epoch, "isr": self.isr})
 

@@ -1,6 +1,6 @@
 """Changes to existing topics, which any broker and Kafka's tools of that time request by writing znodes.
 
-More partitions are written to `/brokers/topics/[topic]`, and the controller gives them leaders; settings to
+New partitions are written to `/brokers/topics/[topic]`, and the controller gives them leaders; settings are written to
 `/config/topics/[topic]`. Each write checks that the znode is unchanged since it was read, and starts over if it is not.
 """
 
@@ -34,7 +34,7 @@ from muster.zookeeper.base.znodes import (
 )
 
 TRIES = 20
-"""Several brokers may change one topic at a time."""
+"""Several brokers may change a topic at the same time."""
 
 Settings = Mapping[str, str]
 

@@ -42,8 +42,8 @@ class CoordinatorIdTakenError(IdTakenError):
 
 
 class BesideKafka:
-    """One coordinator. The owner of the session passes on its events (`on_event`) and runs `turn` after each that asks
-    for it, and again after a turn that failed."""
+    """One coordinator. The owner of the session passes on its events (`on_event`) and runs `turn` after each that
+    requires it, and again after a failed turn."""
 
     def __init__(self, coordinator_id: int) -> None:
         self.coordinator_id = coordinator_id
@@ -54,7 +54,7 @@ class BesideKafka:
         self._was_registered = False
 
     def on_event(self, event: Watched | SessionEvent) -> bool:
-        """Take an event of the session; returns whether a turn is due."""
+        """Handle an event of the session; returns whether a turn is due."""
         if event is SessionEvent.EXPIRED:
             self.is_registered = False
         return self.image.changed(event) or event is SessionEvent.CONNECTED

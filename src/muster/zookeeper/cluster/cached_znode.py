@@ -32,7 +32,7 @@ class CachedZnode:
         self.is_offsets = is_offsets
         self.records: dict[bytes, bytes] = {}
         self.leaving: set[bytes] = set()
-        """Keys of records that were removed, while ZooKeeper may still have them."""
+        """Keys of removed records that ZooKeeper may still have."""
         self.room = MAX_ZNODE_BYTES - 1024
         """Bytes that would remain if every value had its maximum size."""
 

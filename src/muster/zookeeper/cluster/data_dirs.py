@@ -1,7 +1,7 @@
 """The data folder of each broker of the cluster: `/muster/brokers/[id]`, written when the broker registers.
 
-A broker with another folder than before (an empty volume, a wrong path) would lead its partitions from offset 0, and
-its acknowledged records would be silently lost. So it is refused, until the operator names the folder to give up.
+A broker with a different folder (an empty volume, a wrong path) would lead its partitions from offset 0, and its
+acknowledged records would be silently lost. So it is refused, until the operator names the folder to give up.
 
 Each start has a number and a name, in the folder and here. A folder whose number is smaller than the one here, or whose
 name differs for the same number, is an older copy, which lacks records acknowledged since. A larger number is harmless:

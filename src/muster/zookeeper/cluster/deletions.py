@@ -25,7 +25,7 @@ def deletions_path(broker_id: int) -> str:
 
 
 def deletions_for(broker_id: int) -> Plan[list[str]]:
-    """The ids of deleted topics of which a broker may still have something."""
+    """The ids of deleted topics of which a broker may still have data."""
     try:
         return (yield from ask(GetChildren(deletions_path(broker_id))))
     except NoNodeError:

@@ -1,5 +1,5 @@
-"""The level of `transaction.version`, which all brokers of a cluster have. As in Kafka, the cluster has one level: with
-several, the epoch of a transaction would depend on which broker is asked.
+"""The level of `transaction.version`, the same for all brokers of a cluster. As in Kafka, the cluster has one level:
+with several, the epoch of a transaction would depend on which broker is asked.
 
 The first broker that starts chooses it. Any broker may change it: each write checks that the level is unchanged since
 it was read. All brokers watch the znode (`ClusterImage.transaction_version`).
@@ -25,7 +25,7 @@ from muster.zookeeper.base.znodes import TRANSACTION_VERSION, read_transaction_v
 from muster.zookeeper.cluster.slots import agree_on
 
 TRIES = 20
-"""Several brokers may change it at a time."""
+"""Several brokers may change it at the same time."""
 
 
 def agree_on_transaction_version(level: int, oldest: int, newest: int) -> Plan[int]:

@@ -16,7 +16,7 @@ out.
     the session has ended     FencedError: the slot is another's, or vacant. What was acknowledged is in ZooKeeper
     something else is refused the journal fails, and the slot is read again: what was not durable may be lost
 
-A record larger than a znode may be is refused before anything changes (TooLargeError); a coordinator asks
+A record that is too large for a znode is refused before anything changes (TooLargeError); a coordinator asks
 `GroupStore.fits` beforehand. Committed offsets always fit: a znode takes so few of them that there is room even when
 each has the longest metadata that is allowed (`MAX_OFFSET_METADATA`).
 
@@ -282,7 +282,7 @@ class GroupJournal:
     # --- writing -----------------------------------------------------------------------------------------------------
 
     def write(self, batch: BatchBuilder, now: int) -> int:
-        """See `Journal.write`. Raises TooLargeError if a record fits into no znode."""
+        """See `Journal.write`. Raises TooLargeError if a record is too large for a znode."""
         self._check_open()
         newest = self._newest(batch.build())
         self._begin_write(now)

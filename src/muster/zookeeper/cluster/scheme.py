@@ -96,8 +96,8 @@ EPOCHS_SKIPPED = 1_000
 
 
 class IdTakenError(MusterError):
-    """Another session has registered under this process's id: another process, or this one before it was killed, whose
-    session has not ended yet."""
+    """Another session has registered under this process's id: another process, or one that was killed and whose session
+    has not ended yet."""
 
 
 class BrokerIdTakenError(IdTakenError):
@@ -269,7 +269,7 @@ def live_brokers(known: Collection[int]) -> Plan[list[int]]:
     """The brokers that are registered now; those that are `known` can be parsed.
 
     An image may lack a broker that has just reported that it is ready, although its user expects it to lead partitions
-    of the next topic. So they are read again for each topic, as Kafka's controller does.
+    of the next topic. So the brokers are read again for each topic, as Kafka's controller does.
     """
     yield from ask(Sync(BROKER_IDS))
     found = []
@@ -374,7 +374,7 @@ def _give_id(term: Term, image: ClusterImage, name: str) -> Plan[int]:
 
 
 def _id_of_creation(name: str, czxid: int) -> str:
-    """An id that no other topic has, nor any former topic of this name, which was created by another transaction."""
+    """An id that no other topic has, not even a former topic of this name: that was created by another transaction."""
     raw = bytearray(hashlib.sha256(f"{name}/{czxid}".encode()).digest()[:16])
     raw[0] &= 0x7F  # as text it must not begin with '-'
     raw[6] = raw[6] & 0x0F | 0x40
@@ -425,7 +425,7 @@ def _partitions_of(name: str) -> Plan[list[str] | None]:
 
 
 def _write(term: Term, groups: Iterable[list[Write[Any]]]) -> Plan[None]:
-    """Write in order, some at a time, each time only if there is no newer controller."""
+    """Write in order, in batches, each of them only if there is no newer controller."""
     waiting: list[Write[Any]] = []
     for group in groups:
         if len(waiting) + len(group) > WRITES_OF_A_MULTI:
@@ -511,7 +511,7 @@ class ClusterMember:
         self.is_registered = False
 
     def on_event(self, event: Watched | SessionEvent) -> bool:
-        """Take an event of the session; returns whether a turn is due."""
+        """Handle an event of the session; returns whether a turn is due."""
         if event is SessionEvent.EXPIRED:
             self.term, self.is_registered = None, False
         return self.image.changed(event) or event is SessionEvent.CONNECTED

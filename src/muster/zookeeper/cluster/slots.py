@@ -166,7 +166,7 @@ class SlotKeeper:
     # --- events ------------------------------------------------------------------------------------------------------
 
     def on_event(self, event: Watched | SessionEvent) -> bool:
-        """Take an event of the session; returns whether a turn is due."""
+        """Handle an event of the session; returns whether a turn is due."""
         if isinstance(event, Watched):
             return self._watched(event.path)
         if event in (SessionEvent.DOUBTED, SessionEvent.EXPIRED):
@@ -438,7 +438,7 @@ def agree_on_store(store: str) -> Plan[None]:
 
 
 def agree_on(path: str, mine: bytes) -> Plan[bytes]:
-    """The value that the first broker has written to a znode, for all; `mine` if there was none."""
+    """The value that the first broker wrote to a znode for all brokers; `mine` if there was none."""
     while True:
         try:
             yield from ask(Create(path, mine))

@@ -162,8 +162,8 @@ class AsyncAssignedReader(forks.NotPicklable):
         When it is called again, the records of the last call count as processed.
 
         Raises:
-            RebalanceFailedError: scheme 1: another owner has not released its partitions in all attempts. Polling
-                again starts over.
+            RebalanceFailedError: in scheme 1, another owner did not release its partitions in any of the attempts.
+                Polling again starts over.
             WakeupError: `wakeup` was called.
             KafkaError: reading failed, see `AsyncConsumer.poll`; or the group cannot be joined.
         """
@@ -177,7 +177,7 @@ class AsyncAssignedReader(forks.NotPicklable):
     async def poll_arrow(
         self, timeout_ms: int = 1_000, *, columns: Sequence[str] | None = None
     ) -> dict[TopicPartition, pa.Table]:
-        """`poll` that returns Arrow tables, see `AsyncConsumer.poll_arrow`."""
+        """Like `poll`, but returns Arrow tables: see `AsyncConsumer.poll_arrow`."""
         deadline = monotonic_ms() + check_timeout(timeout_ms)
 
         async def read(reader: AsyncConsumer, left_ms: int) -> dict[TopicPartition, pa.Table]:
@@ -186,7 +186,7 @@ class AsyncAssignedReader(forks.NotPicklable):
         return await self._read(read, deadline) or {}
 
     async def getmany(self, *, timeout_ms: int = 0, max_records: int | None = None) -> Records:
-        """`poll` that by default does not wait."""
+        """Like `poll`, but by default it does not wait."""
         return await self.poll(timeout_ms, max_records=max_records)
 
     def __aiter__(self) -> Self:
@@ -330,7 +330,7 @@ class AsyncAssignedReader(forks.NotPicklable):
         return set() if self._reader is None else self._reader.paused()
 
     async def position(self, partition: TopicPartition, timeout_ms: int | None = None) -> int:
-        """The offset of the next record; waits while it has to be looked up."""
+        """The offset of the next record; waits if it must be looked up first."""
         await self.start()
         while True:
             # The reader is woken for `poll` when there is news; that must not interrupt the next query.

@@ -65,8 +65,8 @@ _LEVELS = {Level.INFO: logging.INFO, Level.WARNING: logging.WARNING, Level.ERROR
 class AsyncWatcherConsumer(AsyncAssignedReader):
     """Reads records as a member of a group that ZooKeeper coordinates, as Kafka's consumers up to 0.8 did.
 
-    It shares a group with Kafka's own consumers of that kind (0.8.2 to 1.1). Settings are those of `WatcherConfig`, by
-    keyword or as a mapping with Kafka's dotted keys.
+    It can share a group with Kafka's own consumers of that kind (0.8.2 to 1.1). Settings are those of `WatcherConfig`,
+    by keyword or as a mapping with Kafka's dotted keys.
 
         async with AsyncWatcherConsumer(zookeeper_connect="localhost:2181", group_id="delays") as consumer:
             consumer.subscribe(["flights"])

@@ -23,7 +23,7 @@ class WatcherConfig(ConsumerConfig):
     given. `partition_assignment_strategy` is range or roundrobin. Brokers are found in ZooKeeper, so there are no
     `bootstrap_servers`. `watch_brokers` triggers a rebalance whenever a broker joins or leaves, which no release of
     Kafka did. Settings for members of later groups (sessions, heartbeats, static members) have no effect.
-    `security_protocol` and related settings are for the brokers: ZooKeeper is accessed without TLS and SASL.
+    `security_protocol` and related settings are for the brokers: ZooKeeper is accessed without TLS or SASL.
     """
 
     zookeeper_connect: str = "localhost:2181"

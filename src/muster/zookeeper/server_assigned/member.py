@@ -1,9 +1,9 @@
-"""A member of scheme 2: the coordinator assigns, the member heartbeats and joins (A2 to A6). Pure.
+"""A member of scheme 2: the coordinator assigns, the member joins and sends heartbeats (A2 to A6). Pure.
 
 Theory. `TRANSITIONS` in `states.py` is the state table. The member finds the coordinator of its group
-(`coordinator_search.py`) and sends JoinGroup with its topics. The coordinator answers when all members that it knows
-have asked, with a generation, the member's id and its partitions: there is no leader among the members and no second
-request. The member reads from the group's committed offsets, and sends heartbeats.
+(`coordinator_search.py`) and sends JoinGroup with its topics. The coordinator answers once all members that it knows
+have sent theirs, with a generation, the member's id and its partitions: there is no leader among the members and no
+second request. The member reads from the group's committed offsets, and sends heartbeats.
 
 - ILLEGAL_GENERATION, the answer to a heartbeat or a commit, says that a rebalance has begun (A4). The member stops
   fetching, commits processed records if auto commit is on, and joins. The coordinator accepts commits of the old
@@ -165,7 +165,7 @@ class ServerAssignedMember:
         return outbox + self.search.poll(now)
 
     def next_deadline(self, now: int) -> int | None:
-        """When to poll again, if nothing arrives before."""
+        """When to poll again, if nothing arrives before then."""
         times = [self.offsets.next_deadline(now), self.search.next_deadline(now)]
         known = self.search.node_id is not None
         match self.state:

@@ -125,7 +125,7 @@ class GroupOffsets:
         return sends
 
     def next_deadline(self, now: int) -> int | None:
-        """When `poll` has something to do, if nothing arrives before."""
+        """When `poll` has something to do, if nothing arrives before then."""
         times = [commit.until for commit in self._commits]
         times += [fetch.until for fetch in self._fetches if fetch.until is not None]
         if self._search.node_id is not None:

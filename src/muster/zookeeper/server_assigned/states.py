@@ -1,7 +1,7 @@
 """The states of a member of scheme 2, as two tables: a transition that is not in them does not happen.
 
-`member.py` and `coordinator_search.py` move by `TRANSITIONS` and `COORDINATOR_TRANSITIONS`, and the docs draw their
-diagrams from them. There are two because a member whose coordinator fails over stays a member.
+`member.py` and `coordinator_search.py` follow `TRANSITIONS` and `COORDINATOR_TRANSITIONS`, and the docs draw their
+diagrams from them. There are two tables because a member whose coordinator fails over stays a member.
 """
 
 from __future__ import annotations

@@ -329,7 +329,7 @@ class Link:
         client = self._client
         if isinstance(what, Multi):
             transaction = client.transaction()
-            # Its own methods take neither a znode without data nor a sequential one without a name.
+            # kazoo's own methods accept neither a znode without data nor a sequential one without a name.
             transaction.operations.extend(_part(write, chroot) for write in what.writes)
             return transaction.commit_async()
         path = _full(what.path, chroot)
@@ -365,7 +365,7 @@ class Link:
             self.wire.break_off()
 
     def end(self, done: Callable[[], None] | None = None) -> None:
-        """End the session in a thread of its own; `done` is called on the loop, also if it had already ended."""
+        """End the session in a thread of its own; `done` is called on the loop, even if it had already ended."""
         with self._lock:
             begins, self._is_ending = not self._is_ending, True
             if done is not None and not self._is_over:
@@ -456,7 +456,7 @@ def _stat(stat: ZnodeStat) -> Stat:
     return Stat(stat.version, stat.cversion, stat.ephemeralOwner, stat.czxid, stat.mzxid, stat.numChildren)
 
 
-_NO_AUTHENTICATION = "muster connects to ZooKeeper without TLS and authentication"
+_NO_AUTHENTICATION = "muster connects to ZooKeeper without TLS or authentication"
 
 
 def _translated(error: Exception, path: str) -> ZooKeeperError:

@@ -36,9 +36,10 @@ class StopFetching(Ask[Mapping[TopicPartition, int]]):
 
 
 class GiveUp(Ask[None]):
-    """Notify the user that these partitions are about to be released, or are `lost`: others may own them already.
+    """Notify the user that these partitions are about to be released, or are `lost`: other members may own them
+    already.
 
-    Before a release the member still owns them, and its offsets have been committed; the user may commit others.
+    Before a release the member still owns them, and its offsets have been committed; the user may commit other offsets.
     """
 
     __slots__ = ("lost", "partitions")

@@ -5,8 +5,8 @@ units, partitions for roundrobin by the signed 32-bit hash of "[topic,partition]
 would claim partitions of others, and the group would never converge.
 
 `range` has the same result in every release from 0.8.0 to 1.1.1. `roundrobin` is that of 0.8.2: Kafka 0.10.2 differs if
-members subscribe differently (KAFKA-2434), and 1.0.0 sorts by another text (KAFKA-5822), so all members of a group with
-roundrobin must run the same implementation.
+members subscribe differently (KAFKA-2434), and 1.0.0 sorts by a different text (KAFKA-5822), so all members of a group
+with roundrobin must run the same implementation.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def java_hash(text: str) -> int:
 
 
 def thread_ids(consumer_id: str, streams: int) -> list[str]:
-    """The threads of a member for a topic. They sort as text: '-10' is before '-2'."""
+    """The threads of a member for a topic. They sort as text: '-10' comes before '-2'."""
     return [f"{consumer_id}-{number}" for number in range(streams)]
 
 

@@ -31,8 +31,8 @@ Differences from 0.8.2.2, and why:
   0.8.2.2 the second deletion may hit the znode of the partition's next owner, which then reads without one.
 - Its own id is written again if another program has deleted it. In 0.8.2.2 the member never rebalances again.
 - A deleted topic starts a rebalance.
-- A member whose attempts have all failed starts again when its user polls again (`try_again`) or ZooKeeper is connected
-  again. In 0.8.2.2 it waits for a change that it watches, which may never come: no member watches owners.
+- A member whose attempts have all failed starts again when its user polls again (`try_again`) or the connection to
+  ZooKeeper is back. In 0.8.2.2 it waits for a change that it watches, which may never come: no member watches owners.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ class WatcherMember(SessionPlans):
         return [partition for partition in positions if partition not in self.owned]
 
     def committed(self, partitions: Iterable[TopicPartition]) -> Plan[dict[TopicPartition, int | None]]:
-        """The group's committed offsets of any partitions, or None. It may run concurrently with other plans."""
+        """The group's committed offsets; None for a partition without one. It may run concurrently with other plans."""
         found: dict[TopicPartition, int | None] = {}
         for partition in partitions:
             path = self._paths.offset(znodes.check_name("a topic", partition.topic), partition.partition)
@@ -246,8 +246,8 @@ class WatcherMember(SessionPlans):
     def _register(self) -> Plan[None]:
         """Create the id. If another session has created the same id, wait until that is gone, as long as it takes.
 
-        It may be left from an expired session (ZOOKEEPER-1740), from a process that was killed and started again with
-        its `consumer_id`, or belong to a live consumer with the same one.
+        That id may be left from an expired session (ZOOKEEPER-1740), from a process that was killed and started again
+        with its `consumer_id`, or belong to a live consumer with the same one.
         """
         while True:
             now = yield from self._ask(TimeOfDay())

@@ -1,6 +1,6 @@
 """The states of a member of scheme 1, as a table: a transition that is not in it does not happen.
 
-`scheme.py` moves by `TRANSITIONS`, and the docs draw their diagram from it.
+`scheme.py` follows `TRANSITIONS`, and the docs draw their diagram from it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class WatcherState(Enum):
     GAVE_UP = "gave up"
     """All attempts have failed. It owns nothing until the next change that it watches."""
     CLOSED = "closed"
-    """It has left; its ephemeral znodes go with its session."""
+    """It has left; its ephemeral znodes end with its session."""
 
 
 class WatcherEvent(Enum):

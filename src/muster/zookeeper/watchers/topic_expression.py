@@ -1,4 +1,4 @@
-"""Regular expressions for names of topics, as Java and Python both understand them, in bounded time.
+"""Regular expressions for topic names, as Java and Python both understand them, in bounded time.
 
 A member of scheme 1 matches the lists of all other members, which any program may have written. An expression such as
 `(a+)+b` keeps a backtracking matcher busy for years, and with it every member that reads the znode. So expressions are
@@ -115,10 +115,10 @@ class _Matcher:
 
 
 class TopicExpression:
-    """An expression that names of topics may match as a whole.
+    """An expression that whole topic names may match.
 
     Raises:
-        ConfigError: Java and Python may not understand it alike.
+        ConfigError: Java and Python may interpret it differently.
     """
 
     def __init__(self, regex: str) -> None:
