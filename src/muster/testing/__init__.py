@@ -98,7 +98,7 @@ def kafka(
     return Kafka(settings, folder, brokers=brokers, in_process=in_process, seed=seed, strict=strict)
 
 
-if not TYPE_CHECKING:  # a type checker would take any name to exist
+if not TYPE_CHECKING:  # otherwise a type checker would accept any name
 
     def __getattr__(name: str) -> object:
         if name not in _MODULES:

@@ -47,7 +47,7 @@ def record_past(
     until_s: float = 0,
     topics: Collection[str] | None = None,
 ) -> Path:
-    """Record what a group of a running cluster has done lately, for `Kafka.replay`.
+    """Record what a group of a running cluster has done recently, for `Kafka.replay`.
 
     Args:
         settings: settings of a consumer that can reach the cluster (`bootstrap_servers`, security). Their `group_id` is
@@ -135,7 +135,7 @@ def lines(
     records: Iterable[ConsumerRecord],
     since_ms: int,
 ) -> Iterator[TimedLine]:
-    """The lines of a recording, in order of time, but each record before the commit that covers it."""
+    """The lines of a recording, in order of time, except that each record comes before the commit that covers it."""
     for topic, count in partitions.items():
         yield 0, "topic", {"topic": topic, "partitions": count}
     timed: list[tuple[int, int, str, dict[str, Any]]] = []

@@ -62,7 +62,8 @@ class Control:
         self._record_replay: RecordReplay | None = None
         self._accept_again: Callable[[], None] | None = None
         self._lines: deque[tuple[int, str, str]] = deque(maxlen=MOST_LINES)
-        """The story: milliseconds since the epoch, the group that a line concerns or "", the line."""
+        """The story. Each entry has milliseconds since the epoch, the group that the line concerns (or ""), the line.
+        """
         broker.watch_events(self._on_event)
 
     def attach(self) -> None:
@@ -237,8 +238,8 @@ class Control:
         return [(one, member) for one in groups if isinstance(one, ClassicGroup) for member in one.members.values()]
 
     def _reset(self, *, staying: Iterable[tuple[str, str]] = ()) -> dict[str, Any]:
-        """Between tests: end all faults and failures, and expire all members except `staying`, pairs of group id and
-        client id."""
+        """Between tests: end all faults and failures, and expire all members except `staying` (pairs of group id and
+        client id)."""
         self._recordings.close()
         for name in list(self._plan.installed):
             self._remove_fault(name)

@@ -98,4 +98,4 @@ class _ControlHandler(BaseHTTPRequestHandler):
         return port.answer(self.command, self.path, body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Not logged."""
+        """Requests are not logged."""

@@ -4,7 +4,7 @@ A broker looks up the `Api` of each request in a table. While the plan has a rul
 another `Api` for it, without fast paths, whose handler consults the plan. Other types keep the broker's own `Api`, so
 a broker without faults is as fast as ever.
 
-The response to a parked request goes to `call.connection`. An effect on responses takes that place (`_Responses`).
+The response to a parked request goes to `call.connection`. To change a response, `_Responses` takes its place.
 """
 
 from __future__ import annotations

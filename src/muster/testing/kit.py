@@ -31,7 +31,7 @@ FOR_TESTS: dict[str, object] = {
     "offsets.topic.num.partitions": 1,
     # Every Fetch names all of its partitions, so that faults for a topic match it.
     "max.incremental.fetch.session.cache.slots": 0,
-    # A killed broker of a cluster can be back once this has passed.
+    # A killed broker of a cluster can rejoin after this time.
     "zookeeper.session.timeout.ms": 6_000,
 }
 """Settings of test brokers that differ from a broker's defaults. A group's first member does not wait for others, and
@@ -351,7 +351,7 @@ class Kafka:
             self._disk_fails = False
 
     def reset(self, staying: Iterable[tuple[str, str]] = ()) -> None:
-        """End a test: `heal`, and expire all group members except `staying`, pairs of group id and client id."""
+        """End a test: `heal`, and expire all group members except `staying` (pairs of group id and client id)."""
         self.heal()
         self.ask_all("POST", "reset", {"staying": sorted(set(staying))})
 
@@ -574,8 +574,8 @@ class Kafka:
                 raise WaitTimeoutError(f"{text}\n{group}\n{self.story(group_id)}{_event_loop_hint()}")
 
     def _poll_wait(self, wait: Mapping[str, Any], left_s: float) -> tuple[int, dict[str, Any]]:
-        """The answer to a wait. A single broker does the waiting. Several are polled once, since each knows the ends of
-        its own logs only, and a group that does not exist yet may be coordinated by any of them."""
+        """The answer to a wait. A single broker does the waiting. Several are polled once, since each knows only the
+        ends of its own logs, and a group that does not exist yet may be coordinated by any of them."""
         if self._backend.count() == 1:
             return self._backend.ask(0, "POST", "wait", {**wait, "timeout_ms": round(left_s * 1000)})
         view = self.view(wait["group"])
@@ -672,10 +672,10 @@ class Kafka:
         `replay`.
 
         Args:
-            topics: those whose records are recorded, including existing ones; None: all.
+            topics: the topics whose records are recorded, including existing ones; None: all.
 
         Warns:
-            UserWarning: the recording ends before the block: it is too large, or the broker was stopped or killed.
+            UserWarning: the recording ends before the block: it became too large, or the broker was stopped or killed.
 
         Raises:
             MusterError: the file cannot be written, which may be found at the end of the block; or there are several
@@ -846,7 +846,7 @@ def _counts(answer: Mapping[str, Any]) -> Counter[str]:
 
 
 def _checked_list(values: Iterable[T], name: str) -> Iterable[T]:
-    """The values, unless they are a str or bytes, which would be taken apart. Raises MusterError."""
+    """The values, unless they are a str or bytes, which would be split up. Raises MusterError."""
     if isinstance(values, str | bytes):
         raise MusterError(f"{name}={values!r}: it must be a list")
     return values

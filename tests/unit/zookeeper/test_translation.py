@@ -63,7 +63,7 @@ def test_a_session_is_doubted_after_two_thirds_of_its_timeout() -> None:
 def test_a_zookeeper_that_wants_proof_is_reported_in_a_sentence(theirs: type[Exception], said: str) -> None:
     error = link._translated(theirs(), "/a")
     assert isinstance(error, zk.NotPermittedError)
-    assert str(error) == f"{said}muster connects to ZooKeeper without TLS and authentication"
+    assert str(error) == f"{said}muster connects to ZooKeeper without TLS or authentication"
 
 
 @pytest.mark.parametrize(

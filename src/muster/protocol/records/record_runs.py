@@ -1,12 +1,12 @@
 """Records of one shape, found and read many at a time.
 
 Theory. Most producers send records that are alike: keys and values of one length each, without headers. Encoded, each
-of them is then as long as the one before, and the bytes that say how long it and its fields are lie at the same places
-and are the same. So one record is read number by number, and the others are compared with it, a byte of all of them at
-a time: `data[place::stride]` is one call. Equal bytes at equal places mean what they meant in the first record. Only
-two numbers may differ: the offset, which has to go up by one (a table has its bytes), and the time, which has to have
-the same number of bytes. A run ends before the first record that differs in any other way; such records, and all
-damaged ones, are left to the loop in `record_decode`.
+of them is then as long as the one before, and the bytes that say how long it and its fields are have the same positions
+and values. So one record is read number by number, and the others are compared with it, a byte of all of them at a
+time: `data[place::stride]` is one call. Equal bytes at equal places mean what they meant in the first record. Only two
+numbers may differ: the offset, which has to go up by one (a table has its bytes), and the time, which has to have the
+same number of bytes. A run ends before the first record that differs in any other way; such records, and all damaged
+ones, are left to the loop in `record_decode`.
 
 The batches of one producer are alike, too. A shape is cached under the first bytes of its records, and tried on the
 next batch before a shape is derived from a record.
