@@ -21,12 +21,12 @@ test checks that it is up to date. [admin.md](../admin.md) has examples, with wh
 The exit code is 0 when all went well, 1 with a sentence on standard error when it did not, 2 for a wrong command line,
 and 130 after Ctrl-C.
 
-Commands that ask a cluster have these options too:
+Commands that connect to a cluster also have these options:
 
 """
 
 COLUMNS = ("argument", "meaning")
-WITH_A_CLUSTER = "\nAnd the options of commands that ask a cluster.\n"
+WITH_A_CLUSTER = "\nAnd the options of commands that connect to a cluster.\n"
 
 
 def page() -> str:

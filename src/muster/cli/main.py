@@ -50,7 +50,7 @@ COMMANDS: dict[str, Command] = {
     "log-dirs": Command("muster.cli.administer.log_dirs", "show how much disk space partitions use"),
     "health": Command("muster.cli.observe.health", "check a cluster's health, in one line"),
     "lag": Command("muster.cli.observe.lag", "show the lag of groups, or serve it to Prometheus"),
-    "doctor": Command("muster.cli.observe.doctor", "explain why groups rebalanced, what it costs and what to change"),
+    "doctor": Command("muster.cli.observe.doctor", "explain why groups rebalanced, what that cost and what to change"),
     "produce": Command("muster.cli.stream.produce", "write lines from standard input to a topic"),
     "consume": Command("muster.cli.stream.consume", "read topics, standalone or as a member of a group"),
     "history": Command("muster.cli.observe.history", "write the history of groups to Parquet tables, with Spark"),

@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     alter.add_argument(
         "--subtract", action="append", default=[], metavar="KEY=VALUE", help="remove from a list (repeatable)"
     )
-    alter.add_argument("--dry-run", action="store_true", help="only validate the change on the brokers")
+    alter.add_argument("--dry-run", action="store_true", help="only validate the change, without making it")
     add_yes(alter)
     for action in (describe, alter, listing):
         action.add_argument("--json", action="store_true", help="print JSON")

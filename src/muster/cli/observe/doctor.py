@@ -1,4 +1,4 @@
-"""`muster doctor`: why groups rebalanced, what it costs and what to change, from records that the cluster keeps
+"""`muster doctor`: why groups rebalanced, what that cost and what to change, from records that the cluster keeps
 anyway."""
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", required=True, metavar="DIR", help="folder for the tables; the next run continues there"
     )
     parser.add_argument(
-        "--follow", action="store_true", help="keep running until stopped (default: write what is there now)"
+        "--follow", action="store_true", help="keep running until stopped (default: write the current history and stop)"
     )
     parser.add_argument("--every", default="60s", metavar="TIME", help="with --follow: how often to read (default 60s)")
     parser.add_argument("--group", action="append", default=[], metavar="GROUP", help="only this group (repeatable)")

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shape.add_argument(
         "--format",
         metavar="TEXT",
-        help=r"as kcat's -f: %%t topic, %%p partition, %%o offset, %%k key, %%s value, %%h headers, %%T timestamp, %%K"
+        help=r"like kcat's -f: %%t topic, %%p partition, %%o offset, %%k key, %%s value, %%h headers, %%T timestamp, %%K"
         r" and %%S lengths (default %%s\n)",
     )
     shape.add_argument("--json", action="store_true", help="print each record as one line of JSON")
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="[key=|value=]TEXT",
-        help="unpack binary data as kcat -s: b h i q integers (capitals: unsigned), < little-endian, s text, $ end",
+        help="unpack binary data like kcat -s: b h i q integers (capitals: unsigned), < little-endian, s text, $ end",
     )
     add_connection(parser)
 

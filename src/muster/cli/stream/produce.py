@@ -38,7 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-H", dest="headers", action="append", default=[], metavar="NAME=VALUE", help="a header (repeatable)"
     )
     parser.add_argument(
-        "--partition", type=int, metavar="N", help="write to this partition (default: by key, as Kafka's Java producer)"
+        "--partition",
+        type=int,
+        metavar="N",
+        help="write to this partition (default: by key, like Kafka's Java producer)",
     )
     parser.add_argument(
         "--acks", choices=("all", "1", "0"), default="all", help="acknowledgements to wait for (default all)"

@@ -20,7 +20,7 @@ def add_range(parser: argparse.ArgumentParser) -> None:
     """The options that select the records to read without a group: a group continues from its committed offsets."""
     begin = parser.add_mutually_exclusive_group()
     begin.add_argument(
-        "--offset", metavar="N", help="start at this offset, earliest or latest; -N is --last N (as kcat's -o)"
+        "--offset", metavar="N", help="start at this offset, earliest or latest; -N is --last N (like kcat's -o)"
     )
     begin.add_argument("--last", type=int, metavar="N", help="start N offsets before the end of each partition")
     begin.add_argument(
