@@ -38,8 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shape.add_argument(
         "--format",
         metavar="TEXT",
-        help=r"like kcat's -f: %%t topic, %%p partition, %%o offset, %%k key, %%s value, %%h headers, %%T timestamp, %%K"
-        r" and %%S lengths (default %%s\n)",
+        help=r"like kcat's -f: %%t topic, %%p partition, %%o offset, %%k key, %%s value, %%h headers, %%T timestamp,"
+        r" %%K and %%S lengths (default %%s\n)",
     )
     shape.add_argument("--json", action="store_true", help="print each record as one line of JSON")
     parser.add_argument("--keys", action="store_true", help="print the key and a tab before the value")
