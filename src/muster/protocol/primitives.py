@@ -134,8 +134,8 @@ def string_length(length: int) -> bytes:
 
 
 def cut_string(text: bytes) -> bytes:
-    """The text of an error, cut if it is too long to be sent: it may quote what a client has sent, which may be as long
-    as a string can be."""
+    """The text of an error, cut if it is too long to be sent: it may quote a client's string, which may have the
+    maximum length."""
     if len(text) <= MOST_STRING_BYTES:
         return text
     return text[:MOST_STRING_BYTES].decode(errors="ignore").encode()

@@ -57,7 +57,7 @@ async def _run(config: BrokerConfig, control_port: int, seed: int, *, stop_at_eo
 
 
 def _stop_at_eof() -> None:
-    """Read standard input to its end, then stop this process as a signal does."""
+    """Read standard input to its end, then stop this process as a signal would."""
     while os.read(0, 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

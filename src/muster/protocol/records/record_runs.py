@@ -203,8 +203,8 @@ def _common(column: bytes, expected: bytes) -> int:
     return ((different & -different).bit_length() - 1) >> 3 if different else size
 
 
-def _times(data: bytes, position: int, count: int, shape: _RunShape) -> tuple[int | list[int], int]:
-    """The timestamp delta of all records or of each, and how many have one of this many bytes."""
+def _times(data: bytes, position: int, count: int, shape: _Shape) -> tuple[int | list[int], int]:
+    """The timestamp delta of all records, or of each, and how many records have one of this length."""
     begin, width, end = position + shape.time, shape.offset - shape.time, position + count * shape.stride
     column = data[begin : end : shape.stride]
     if width == 1 and column.isascii() and column == column[:1] * count:
