@@ -94,7 +94,7 @@ class RecordRun(NamedTuple):
     null_value: bool
 
 
-_LAYOUT = _Shape._fields.index("layout")
+_LAYOUT = _RunShape._fields.index("layout")
 """The index of `layout`: the fields before it determine the others."""
 
 _shapes: dict[tuple[int, int], _RunShape] = {}
@@ -177,7 +177,7 @@ def _run(data: bytes, position: int, limit: int, shape: _RunShape) -> RecordRun 
     return RecordRun(count, end, offset, times, fields, shape.null_key, shape.null_value)
 
 
-def _offsets(data: bytes, position: int, count: int, shape: _Shape) -> tuple[int, int]:
+def _offsets(data: bytes, position: int, count: int, shape: _RunShape) -> tuple[int, int]:
     """The offset of the first record, and how many records have offsets that go up by one, with the same number of
     bytes."""
     stride, begin, width = shape.stride, position + shape.offset, shape.key - shape.offset
@@ -203,7 +203,7 @@ def _common(column: bytes, expected: bytes) -> int:
     return ((different & -different).bit_length() - 1) >> 3 if different else size
 
 
-def _times(data: bytes, position: int, count: int, shape: _Shape) -> tuple[int | list[int], int]:
+def _times(data: bytes, position: int, count: int, shape: _RunShape) -> tuple[int | list[int], int]:
     """The timestamp delta of all records, or of each, and how many records have one of this length."""
     begin, width, end = position + shape.time, shape.offset - shape.time, position + count * shape.stride
     column = data[begin : end : shape.stride]
@@ -227,7 +227,7 @@ def _times(data: bytes, position: int, count: int, shape: _Shape) -> tuple[int |
     return [(number >> 1) ^ -(number & 1) for number in numbers], count
 
 
-def _shape(data: bytes, position: int) -> _Shape | None:
+def _shape(data: bytes, position: int) -> _RunShape | None:
     """The shape of a record, if it has no headers, is valid, and another of its length follows."""
     size, body = read_varint(data, position)
     end = body + size

@@ -129,7 +129,7 @@ class KazooOwner(Protocol):
         """The session has ended; the link can no longer be used."""
 
 
-class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+class _KazooHandler(SequentialThreadingHandler):  # type: ignore[misc]
     """kazoo's handler without its two threads for callbacks: a callback is called in the thread that dispatches it."""
 
     def __init__(self, link: Link) -> None:

@@ -82,7 +82,7 @@ class TimeOfDay(Ask[int]):
 
 
 class Level(Enum):
-    """The severity of a `Notify`."""
+    """The severity of a `NotifyUser`."""
 
     INFO = "info"
     WARNING = "warning"
