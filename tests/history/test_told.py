@@ -72,7 +72,7 @@ STORIES: dict[str, dict[str, tuple[str, ...]]] = {
             "'orders-0' at 127.0.0.1 and 'orders-1' at 127.0.0.1 to apps-orders",
             "'invoices-0' at 127.0.0.1 and 'invoices-1' at 127.0.0.1 to apps-invoices",
             "8 times within 50.2 s",
-            "Give each application a group.id of its own.",
+            "Give each application its own group.id.",
         ),
         "members_come_and_go": (
             "4 joined and 4 left ('invoices-0' at 127.0.0.1 and 'invoices-1' at 127.0.0.1)",
@@ -94,7 +94,7 @@ STORIES: dict[str, dict[str, tuple[str, ...]]] = {
         "poll_interval_exceeded": (
             "'slow2-2' at 127.0.0.1 did not poll within max.poll.interval.ms (20.0 s)",
             "rejoined 90.1 s after it had to leave, so its handler took about 110.1 s",
-            "above the handler's longest time, for example to 140000",
+            "above the longest handling time, for example to 140000",
         )
     },
     "static": {

@@ -32,13 +32,13 @@ from muster.history.sources.reader_warnings import ReaderWarnings
 from muster.history.sources.reading import TopicSource
 
 SAMPLE_MS = 30_000
-"""How long groups are watched if their history may not be read."""
+"""How long groups are watched if their history is not readable."""
 _UNKNOWN_MS = -1
 """When an offset was committed: the admin API does not report it."""
 
 
 class Notify(Protocol):
-    """Receives a sentence about something that takes a long time."""
+    """Receives a sentence about each step that takes long."""
 
     def __call__(self, sentence: str, /) -> None: ...
 
@@ -62,7 +62,7 @@ class Selection:
     groups: Collection[str] = ()
     """Empty: all."""
     lookback_ms: int | None = None
-    """Only what happened in this time before the end; None: everything that was read."""
+    """Report only on this long before the end; None: on everything that was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def read_cluster(
     notify: Notify,
     engine: HistoryEngine = read_history,
 ) -> HistoryReading:
-    """Read a cluster's history. If it may not be read, or `sample_ms` is given, watch the groups instead.
+    """Read a cluster's history. If it is not readable, or `sample_ms` is given, watch the groups instead.
 
     Raises:
         NoSuchGroupError: one of the groups does not exist.
@@ -164,15 +164,15 @@ def _leave_out_sinks(found: GroupHistory, named: Collection[str], warnings: Read
     for group in sorted(set(named)):
         if found.kinds.get(group) is GroupKind.SINK:
             warnings.add(
-                f"in group {group} a task of muster's Spark sink marks which batches it has written: no records are "
-                "read with it, so it has no lag and no findings"
+                f"group {group} has no consumers: a task of muster's Spark sink records there which batches it has "
+                "written, so the group has no lag and no findings"
             )
 
 
 def _samples_in(
     logs: Mapping[TopicPartition, FolderLog], found: GroupHistory, at_ms: int, warnings: ReaderWarnings
 ) -> list[LagSample]:
-    """The lag by the ends of the logs in a folder. It is not known where a group has committed beyond such an end."""
+    """The lag up to the ends of the logs in a folder; not known if a group has committed beyond the end of a log."""
     samples, absent, shorter = [], set[TopicPartition](), set[TopicPartition]()
     for group, own in sorted(found.committed.items()):
         for place, committed in sorted(own.items()):
@@ -186,13 +186,13 @@ def _samples_in(
     if not samples:
         warnings.add("the lag is not known: the logs of other topics are not in the folder")
         return []
-    warnings.add("the lag is that of this broker's replicas, in offsets, at the ends of their logs in the folder")
+    warnings.add("the lag is counted in offsets, up to the ends of this broker's replicas in the folder")
     if absent:
         warnings.add(f"the lag of {count(len(absent), 'partition')} is not known: the folder does not have the logs")
     if shorter:
         warnings.add(
-            f"the lag of {count(len(shorter), 'partition')} is not known: the logs end before what groups have "
-            "committed, as in an older copy, or in a replica that lags behind"
+            f"the lag of {count(len(shorter), 'partition')} is not known: the logs end before the committed offsets, "
+            "as in an older copy, or in a replica that lags behind"
         )
     return samples
 

@@ -67,7 +67,7 @@ class GroupHistory:
         self.from_ms, self.until_ms = min(known, default=None), max(known, default=None)
 
     def leave_out_sinks(self, named: Collection[str]) -> None:
-        """Leave out groups in which a Spark sink marks what it has written; the kinds of those in `named` stay."""
+        """Leave out groups in which a Spark sink records what it has written, except the kinds of those in `named`."""
         sinks = {group for group, kind in self.kinds.items() if kind is GroupKind.SINK}
         rows = self.rows
         rows.generations = [row for row in rows.generations if row.group not in sinks]
@@ -184,7 +184,7 @@ def report(
 ) -> Report:
     """Put everything together: causes from the broker's events, lag at these samples, findings.
 
-    With `since_ms` only what happened since then. The lag is always that at the end.
+    With `since_ms` only what happened since then. The lag is always the one at the end.
     """
     limits = limits or Limits()
     rows = found.rows

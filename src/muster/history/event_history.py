@@ -2,12 +2,12 @@
 
 A cluster that keeps its groups in ZooKeeper has none of them in `__consumer_offsets`. Their events are converted to the
 records that the coordinator would have written, so that the same rules make the same tables: a generation for each
-completed rebalance, with the members that have joined and not left. Causes and durations are the brokers'
-(event_explanations.py). What no event contains stays unknown: subscriptions, owned partitions, timeouts, commits.
+completed rebalance, with the members that have joined and not left. Causes and durations come from the brokers
+(event_explanations.py). What the events lack stays unknown: subscriptions, owned partitions, timeouts, commits.
 
 Retention removes old events. A member that is named before it joins was a member from the beginning. If an event counts
 more members than are known by name, unnamed ones are added; if it counts fewer, events are missing, and the members
-that have not been named for longest are dropped.
+named least recently are dropped.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def history_of(events: Iterable[Any], known: Iterable[str], warnings: ReaderWarn
     found.rows.rebalances = [each for row in found.rows.rebalances for each in groups[row.group].rows([row])]
     warnings.add(
         f"the log has no records of {count(len(found.kinds), 'group')} (as when groups are kept in ZooKeeper): their "
-        "history is from the brokers' events, which contain causes and durations, but not subscriptions, owned "
+        "history comes from the brokers' events, which contain causes and durations, but not subscriptions, owned "
         "partitions, which partitions moved or how long they were stopped"
     )
     return found
@@ -77,7 +77,7 @@ class ToldGroup:
     _written: int = 0
 
     def take(self, events: Sequence[EventFields], written: SyntheticRecords, *, is_last: bool = False) -> None:
-        """Write the generations in these events, which follow all events taken before."""
+        """Write the generations in these events, which follow all earlier ones."""
         if self._roster is None:
             events = _without_a_begun_rebalance(events)
             self._roster = dict.fromkeys(_initial_members(events))
@@ -175,8 +175,8 @@ class ToldGroup:
 
 
 def _without_a_begun_rebalance(events: Sequence[EventFields]) -> Sequence[EventFields]:
-    """The events after the first rebalance, if they begin in the middle of it: earlier joins and leaves are in no
-    event, so its generation cannot be known, and its members must not be mistaken for those of the next one."""
+    """The events after the first rebalance, if they begin in the middle of it: no event shows earlier joins and leaves,
+    so its generation cannot be known, and its members must not be mistaken for those of the next one."""
     for number, event in enumerate(events):
         if event.get("event") == "RebalanceCompleted":
             return events[number + 1 :]
@@ -205,7 +205,7 @@ def _is_join(event: EventFields) -> bool:
 
 
 def _named(events: Iterable[EventFields]) -> dict[str, MemberMetadata]:
-    """The members as events name them: client, host, instance id, and the timeout that one exceeded."""
+    """The members as events name them: client, host, instance id, and the timeout that a member exceeded."""
     found: dict[str, MemberMetadata] = {}
     for event in events:
         if "client_host" not in event:

@@ -1,10 +1,10 @@
 """The data of the history of consumer groups, and how all engines compute it.
 
 Kafka's coordinator keeps what it needs after a failover in `__consumer_offsets`: each committed offset, and each
-generation (classic) or epoch (KIP-848) of a group with its members and their assignments. It never writes why it
-rebalanced, when it started to, or that a member expired rather than left. So the history has two parts: what the
-records say (generations, their differences, when commits stopped and resumed), and what is inferred from that (a cause,
-with its evidence, its confidence and alternatives).
+generation (classic) or epoch (KIP-848) of a group with its members and their assignments. It never writes why or when a
+rebalance started, or that a member expired rather than left. So the history has two parts: what the records say
+(generations, their differences, when commits stopped and resumed), and what is inferred from that (a cause, with its
+evidence, its confidence and alternatives).
 
 **From log to rows.** Everything about a group is in one partition of the topic, in one total order; only that order
 counts (timestamps are from the brokers' clocks, and may step back). The raw rows are decoded (decode.py) into `ENTRIES`
@@ -23,7 +23,7 @@ one implementation; they differ in how they bring the entries of a group togethe
 restart, a flapping member) that only several rebalances show: its row is final once the log has advanced by
 `Limits.pattern_ms`. `finish` closes everything at the log's end.
 
-Sources: KIP-848, KIP-345, KIP-429, KIP-800; GroupMetadataValue and its neighbours in Apache Kafka 4.2.
+Sources: KIP-848, KIP-345, KIP-429, KIP-800; GroupMetadataValue and related schemas in Apache Kafka 4.2.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ V = TypeVar("V")
 def fixed(cls: type[V]) -> type[V]:
     """A dataclass whose fields mypy treats as read-only.
 
-    It is not `frozen`: creating those takes four times as long, and the rules create dozens for each generation.
+    It is not `frozen`: creating a frozen one takes four times as long, and the rules create dozens for each generation.
     """
     return dataclass(slots=True, unsafe_hash=True)(cls)
 
@@ -198,7 +198,7 @@ class Cause(StrEnum):
 
 
 DEPARTURES = frozenset({Cause.LEFT, Cause.SESSION_EXPIRED, Cause.POLL_INTERVAL_EXCEEDED})
-"""What `MEMBER_GONE` may be."""
+"""What `MEMBER_GONE` may mean."""
 
 
 class Pattern(StrEnum):
@@ -381,15 +381,15 @@ class Lag:
 
 @fixed
 class Finding:
-    """One sentence of the doctor."""
+    """One finding of the doctor."""
 
     group: str
     rule: str
     since_ms: int
     sentence: str
     stopped_partition_ms: int
-    """Upper bound of the time for which partitions were stopped by this, summed over them. 0 if they were not, or if
-    another finding about the same rebalances has the cost: no cost is counted twice."""
+    """Upper bound on the time for which this stopped partitions, summed over them. 0 if they were not, or if another
+    finding about the same rebalances has the cost: no cost is counted twice."""
     stopped_partition_ms_per_day: int | None
     """The same per day, if it recurred over a day or longer; otherwise None."""
     advice: str
@@ -411,8 +411,8 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """The oldest open transaction of a partition: readers of committed records get nothing from
-    `last_stable_offset` on. `hangs`: no coordinator will end it."""
+    """The oldest open transaction of a partition: read_committed consumers get nothing from `last_stable_offset` on.
+    `hangs`: no coordinator will end it."""
 
     last_stable_offset: int
     start_offset: int

@@ -55,7 +55,7 @@ class Report:
         )
 
     def since(self, since_ms: int) -> Report:
-        """The report from a time on: generations that had not ended by then, rebalances and notes after it."""
+        """The report since a time: generations that had not ended by then, and later rebalances and notes."""
         return replace(
             self,
             since_ms=since_ms,

@@ -1,7 +1,7 @@
 """Converts the rules' rows to Arrow tables, and back: an engine writes these and reads them again.
 
 `to_table(Rebalance, rows)` has the schema `tables.REBALANCES`; `from_table(Rebalance, table)` returns the same rows. A
-time becomes a timestamp in addition to its milliseconds; one outside the calendar (a damaged record may have any) is
+time becomes a timestamp in addition to its milliseconds; a time outside the calendar (damaged records may have one) is
 null there, and only its milliseconds are kept.
 
 Tables are made column by column. A member usually lives through many generations and is the same object in all of their

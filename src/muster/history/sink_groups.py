@@ -1,4 +1,4 @@
-"""Groups that nothing consumes with: in their offsets, muster's Spark sink marks which batches its tasks have written.
+"""Groups without consumers: in their offsets, muster's Spark sink marks which batches its tasks have written.
 
 With `exactlyOnce` (muster.spark.exactly_once) a task commits, in the transaction of its rows, the number of the batch
 as an offset of a group that is named after its transactional id. Such offsets are not positions in a log: they show

@@ -190,7 +190,7 @@ def test_the_doctor_knows_the_lag_of_the_partitions_in_the_folder(tmp_path: Path
     ]
     said = " ".join(report.warnings)
     assert "the lag of 1 partition is not known: the folder does not have the logs" in said
-    assert "the lag of 1 partition is not known: the logs end before what groups have committed" in said
+    assert "the lag of 1 partition is not known: the logs end before the committed offsets" in said
     assert [finding.rule for finding in report.findings] == []
 
 
@@ -200,4 +200,4 @@ def test_the_doctor_names_the_transaction_that_a_group_waits_for(tmp_path: Path)
     state(tmp_path, 0, ("orders", 7, ONGOING, True))
     (finding,) = read_folder([tmp_path], Selection()).report().findings
     assert finding.rule == "open_transaction"
-    assert "2 offsets from 1 on wait for a transaction of orders (producer 7, epoch 0)" in finding.sentence
+    assert "2 offsets from 1 on are held back by a transaction of orders (producer 7, epoch 0)" in finding.sentence

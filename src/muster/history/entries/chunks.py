@@ -21,10 +21,8 @@ if TYPE_CHECKING:
 
 
 def chunks(entries: pa.Table | pa.RecordBatch, now_ms: int | None) -> Iterator[Chunk]:
-    """A chunk for each group of a table of schema ENTRIES, in the order in which the groups first occur. The table may
-    be one that an earlier version wrote, with fewer columns.
-
-    `now_ms` is passed on in each of them.
+    """A chunk for each group of a table of schema ENTRIES, in the order in which the groups first occur. A table from
+    an earlier version has fewer columns. Each chunk carries `now_ms`.
     """
     if not entries.num_rows:
         return

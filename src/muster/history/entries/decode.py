@@ -3,11 +3,9 @@
 Nearly all records are offset commits, and nearly all of those repeat an earlier key. So Arrow numbers the keys, each
 distinct key is decoded once, and the values are read column by column: the offsets of all rows are one access to the
 buffer. A value with an unusual layout (metadata of more than 126 bytes in version 4, an unknown tag, truncated bytes)
-goes through `group_records.decode_record`. That is also the reference for the others: a test compares the two record by
-record.
-
-No record is dropped silently, and none stops the rest: one that cannot be decoded, or whose kind or version is unknown,
-is only counted.
+goes through `group_records.decode_record`. That function is also the reference: a test compares both paths record by
+record. No record is dropped silently, and none stops the others: one that cannot be decoded, or whose kind or version
+is unknown, is only counted.
 """
 
 from __future__ import annotations
@@ -215,7 +213,7 @@ def _text(data: bytes) -> str | None:
 
 
 class _Keys:
-    """The distinct keys of a column, decoded. The last one stands for null."""
+    """The distinct keys of a column, decoded. The last one is null."""
 
     def __init__(self, column: pa.Array[Any]) -> None:
         encoded = column.dictionary_encode()
@@ -261,7 +259,7 @@ def _spread(count: int, rows: Int64s, texts: pa.Array[Any]) -> tuple[pa.Array[An
 
 
 class _Commits:
-    """The values of the rows whose key is that of a commit."""
+    """The values of the rows that are commits."""
 
     def __init__(self, batch: pa.RecordBatch, rows: Int64s) -> None:
         self._batch = batch
@@ -288,7 +286,7 @@ class _Commits:
             self._read_one(place)
 
     def _read(self, version: int, values: _Bytes, places: Int64s, start: Int64s, end: Int64s) -> None:
-        """Read the values of one version. Places are rows of `self`."""
+        """Read the values of one version. `places` are rows of `self`."""
         head, times = _HEADS[version]
         long_enough = end - start >= head
         places, start, end = places[long_enough], start[long_enough], end[long_enough]

@@ -1,8 +1,8 @@
 """Finds the values of classic groups that can be decoded, column by column, for all values together.
 
-The codec would have to build each member for that. Here values of the version that Kafka 4.2 writes are walked from
-size to size, member by member, all values in parallel. The codec decodes any value that is found sound (a test compares
-the two); the rest (another version, non-ASCII text, many members, broken bytes) is left to the codec.
+The codec would have to build every member to find that out. Here values of the version that Kafka 4.2 writes are walked
+from size to size, member by member, all values in parallel. The codec decodes any value that is found sound (a test
+compares the two); the rest (another version, non-ASCII text, many members, broken bytes) is left to the codec.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     Flags: TypeAlias = NDArray[np.bool_]
     Octets: TypeAlias = NDArray[np.uint8]
     Read: TypeAlias = Callable[[str, Int64s], Int64s]
-    """Big-endian numbers of a numpy type, at these places of the buffer."""
+    """Big-endian numbers of a numpy type, at these positions in the buffer."""
 
 _VERSION = 3
 _AT_ONCE = 1 << 12
 """Values that are walked together: their bytes stay in the processor's cache."""
 _FEWEST = 16
-"""If fewer values have a further member, the codec is faster."""
+"""If fewer values have another member, the codec is faster."""
 
 
 def sound(read: Read, data: Octets, start: Int64s, end: Int64s) -> Flags:
-    """Which of the values between these places of a buffer are sound."""
+    """Which of the values at these positions in a buffer are sound."""
     found = np.zeros(len(start), np.bool_)
     for first in range(0, len(start), _AT_ONCE):
         span = slice(first, first + _AT_ONCE)
@@ -123,6 +123,8 @@ class _Walk:
             return rows
         order = np.argsort(begin, kind="stable")
         bounds = np.column_stack((begin, end))[order].ravel() - begin[order[0]]
-        texts = np.append(self._data[begin[order[0]] : end[order[-1]]], np.uint8(0))  # the last bound is within, too
+        texts = np.append(
+            self._data[begin[order[0]] : end[order[-1]]], np.uint8(0)
+        )  # so that the last bound is a valid index
         beyond = np.bitwise_or.reduceat(texts, bounds)[::2] >= 128
         return rows[order][beyond]

@@ -1,4 +1,4 @@
-"""Records that are in no log: what is known about groups from other sources, as a coordinator would have written it."""
+"""Records that are not in a log: what other sources report about groups, as a coordinator would have written it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ class SyntheticRecords:
         self._rows: list[tuple[int, int, int, int, bytes, bytes | None, bool | None]] = []
 
     def write(self, record: GroupMetadataRecord | OffsetCommitRecord, at_ms: int, offset: int | None = None) -> None:
-        """Append a record. By default each gets its own offset; given ones only have to grow within a group."""
+        """Append a record. By default each gets its own offset; offsets that are passed only have to increase within a
+        group."""
         self._rows.append((0, len(self._rows) if offset is None else offset, at_ms, -1, *encode_record(record), None))
 
     @property

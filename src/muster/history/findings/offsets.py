@@ -63,8 +63,8 @@ def stuck(view: GroupView) -> RuleResult | None:
     longest, worst = max(waiting, key=lambda found: found[0])
     owner = owners.get((worst.topic, worst.partition))
     what = (
-        f"{len(waiting)} of {count(len(now), 'partition')} {'has' if len(waiting) == 1 else 'have'} records to read "
-        f"but no commits, while others are committed: {worst.topic}-{worst.partition}"
+        f"{len(waiting)} of {count(len(now), 'partition')} {'has' if len(waiting) == 1 else 'have'} unread records "
+        f"but no new commits, while others are committed: {worst.topic}-{worst.partition}"
         f"{f' of {named(owner)}' if owner else ''} for {duration(longest)} (lag {worst.lag_records})"
     )
     return RuleResult(
@@ -93,8 +93,8 @@ def _waited_ms(row: Lag, newest_ms: int) -> int:
 
 
 def _patience_ms(owner: Member | None) -> int:
-    """How long records may wait. A client with a usual max.poll.interval.ms leaves the group when its handler hangs;
-    one with a longer interval keeps sending heartbeats until that elapses."""
+    """How long records may wait before their partition counts as stuck. A client with a usual max.poll.interval.ms
+    leaves the group when its handler hangs; one with a longer interval keeps sending heartbeats until that elapses."""
     return _HANGING_MS if owner is not None and _is_endless(owner) else _STUCK_MS
 
 
@@ -105,7 +105,7 @@ def _is_endless(owner: Member) -> bool:
 def _stuck_advice(worst: Lag, owner: Member | None, *, has_members: bool) -> str:
     where = f"check the record at offset {worst.committed_offset} of {worst.topic}-{worst.partition}"
     if owner is None:
-        nobody = "It is not assigned to any member: check the members' subscriptions. Or " if has_members else ""
+        nobody = "It is not assigned to any member: check the members' subscriptions. Otherwise " if has_members else ""
         return f"{nobody or 'Either '}a record cannot be handled, or the partition is paused: {where}."
     if not _is_endless(owner):
         return f"Either a record cannot be handled, or the partition is paused: {where}."
@@ -128,12 +128,12 @@ def offsets_expire(view: GroupView) -> RuleResult | None:
     first = min(each.expires_ms or 0 for each in soon)
     left = f"in {duration(first - view.now_ms)}" if first > view.now_ms else "now"
     what = (
-        f"Committed offsets of {count(len(soon), 'partition')} are about to expire, the first {left}: no member of the "
-        f"group currently reads {listed(sorted({each.topic for each in soon}))}"
+        f"Committed offsets of {count(len(soon), 'partition')} are about to expire, the first {left}: no member of "
+        f"the group currently subscribes to {listed(sorted({each.topic for each in soon}))}"
     )
     advice = (
-        "Start a member or commit again before that; or raise offsets.retention.minutes on the brokers. A group "
-        "without offsets starts by auto.offset.reset: it processes everything again, or skips records."
+        "Before then, start a member or commit again, or raise offsets.retention.minutes on the brokers. A group "
+        "without offsets starts according to auto.offset.reset: it processes everything again, or skips records."
     )
     return RuleResult("offsets_expire", what, advice, since_ms=soon[0].committed_ms)
 
@@ -153,14 +153,14 @@ def rewinds(view: GroupView) -> RuleResult | None:
     advice = []
     if any(not note.is_transactional for note in seen):
         advice.append(
-            "If no operator reset them, a former owner committed late, or a member started below the group's offset: "
-            "commit in on_partitions_revoked, and only what was processed. When a coordinator moves, a client may also "
-            "resend a commit after a later one; its next commit corrects that."
+            "If no operator reset them, a former owner committed late, or a member started before the committed "
+            "offset: commit in on_partitions_revoked, and commit only what was processed. When a coordinator moves, "
+            "a client may also resend a commit after a later one; its next commit corrects that."
         )
     if any(note.is_transactional is not False for note in seen):
         advice.append(
-            "A producer that commits offsets in transactions without the group's metadata (KIP-447) may do so for a "
-            "member that was removed: pass the metadata if the client can."
+            "A producer that commits offsets in transactions without the group's metadata (KIP-447) may commit for "
+            "a member that was removed: pass the metadata if the client supports it."
         )
     return RuleResult("rewinds", what, " ".join(advice), since_ms=seen[0].at_ms)
 
@@ -175,7 +175,8 @@ def commits_by_others(view: GroupView) -> RuleResult | None:
     producer = "a transactional producer sends offsets without the group's metadata (KIP-447)"
     if all(note.is_transactional for note in seen):
         advice = (
-            f"Probably {producer}: pass it if the client can, so that a process whose member was removed is refused."
+            f"Probably {producer}: pass the metadata if the client supports it, so that brokers reject commits of "
+            "removed members."
         )
     else:
         others = "" if all(note.is_transactional is False for note in seen) else f", or {producer}"
@@ -198,7 +199,7 @@ def _in_transactions(seen: Sequence[CommitNote]) -> str:
 
 
 def hanging_transaction(view: GroupView) -> RuleResult | None:
-    """Transactions that hold up readers of committed records and that no coordinator will end."""
+    """Transactions that hold up read_committed consumers and that no coordinator will end."""
     found = [(row, each) for row, each in _with_open_transactions(view) if each.hangs]
     if not found:
         return None
@@ -207,19 +208,19 @@ def hanging_transaction(view: GroupView) -> RuleResult | None:
     ago = duration(max(view.now_ms - worst.last_timestamp_ms, 0))
     what = (
         f"A transaction hangs in {row.topic}-{row.partition}{more}: {_whose(worst)} opened it at offset "
-        f"{worst.start_offset}, its last batch was {ago} ago, and no coordinator knows it. "
-        f"Readers of committed records get nothing from offset {worst.last_stable_offset} on "
+        f"{worst.start_offset}, its last batch was {ago} ago, and no coordinator knows about it. Consumers with "
+        f"isolation.level=read_committed get nothing from offset {worst.last_stable_offset} on "
         f"({count(row.log_end_offset - worst.last_stable_offset, 'offset')})"
     )
     advice = (
-        f"End it: muster transactions abort --topic {row.topic} --partition {row.partition} --start-offset "
+        f"Abort it: muster transactions abort --topic {row.topic} --partition {row.partition} --start-offset "
         f"{worst.start_offset} (docs/admin.md). kafka-transactions.sh has the same options."
     )
     return RuleResult("hanging_transaction", what, advice, since_ms=worst.last_timestamp_ms)
 
 
 def open_transaction(view: GroupView) -> RuleResult | None:
-    """The group has read everything that a reader of committed records can: the rest waits for a transaction."""
+    """The group has read everything that a read_committed consumer can: the rest waits for a transaction to end."""
     found = [
         (row, each)
         for row, each in _with_open_transactions(view)
@@ -229,15 +230,15 @@ def open_transaction(view: GroupView) -> RuleResult | None:
         return None
     row, worst = max(found, key=lambda one: one[0].lag_records)
     what = (
-        f"The lag of {count(len(found), 'partition')} may not be the group's own: it has committed everything up to "
-        f"the last stable offset. In {row.topic}-{row.partition}, where the lag is largest, "
-        f"{count(row.lag_records, 'offset')} from {worst.last_stable_offset} on wait for a transaction of "
+        f"The lag of {count(len(found), 'partition')} may not be the group's fault: it has committed everything up "
+        f"to the last stable offset. In {row.topic}-{row.partition}, where the lag is largest, "
+        f"{count(row.lag_records, 'offset')} from {worst.last_stable_offset} on are held back by a transaction of "
         f"{_whose(worst)}"
     )
     advice = (
-        "With isolation.level=read_committed this lag lasts until the transaction ends, by its producer or after its "
-        "transaction.timeout.ms: let the producer commit more often, or find out why it is slow (muster transactions "
-        "describe). With read_uncommitted it is the group's own."
+        "With isolation.level=read_committed this lag lasts until the producer ends the transaction or "
+        "transaction.timeout.ms has passed: let the producer commit more often, or find out why it is slow (muster "
+        "transactions describe). With read_uncommitted the group itself is behind."
     )
     return RuleResult("open_transaction", what, advice, since_ms=worst.last_timestamp_ms)
 

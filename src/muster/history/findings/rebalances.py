@@ -47,7 +47,8 @@ _APART_MS = 60_000
 
 
 def shared_group_id(view: GroupView) -> RuleResult | None:
-    """Several applications use one group id: each rebalances with the others, for topics that it does not read."""
+    """Several applications use one group id: each rebalances because of the others, for topics that it does not
+    read."""
     found: list[_Application] = []
     shared: set[int] = set()
     apart_ms = whole_ms = 0
@@ -60,12 +61,12 @@ def shared_group_id(view: GroupView) -> RuleResult | None:
                 shared.add(each.generation)
     if not found or apart_ms < _APART_MS or 2 * apart_ms < whole_ms:
         return None  # as when one program replaces another
-    who = "; ".join(f"{distinct(members)} to {listed(sorted(topics))}" for members, topics in found[:_OFTEN])
+    who = "; ".join(f"{distinct(members)}: {listed(sorted(topics))}" for members, topics in found[:_OFTEN])
     return RuleResult(
         "shared_group_id",
         f"{count(len(found), 'application')} with no topic in common share this group id ({who}), so each rebalances "
-        "whenever a member of another joins or leaves",
-        "Give each application a group.id of its own. Copy its committed offsets to the new group first "
+        "whenever a member of another one joins or leaves",
+        "Give each application its own group.id. Copy its committed offsets to the new group first "
         "(muster groups reset-offsets, kafka-consumer-groups --reset-offsets --from-file).",
         [row for row in view.real if row.generation in shared and row.members_before],
         since_ms=view.generations[0].started_ms,
@@ -137,10 +138,10 @@ def _poll_advice(away: Sequence[Absence], limit_ms: int) -> str:
         "polling while the handler works."
     )
     if handled_ms is None:
-        least = f", more than {duration(limit_ms)}," if limit_ms else ""
+        least = f" (more than {duration(limit_ms)})" if limit_ms else ""
         return f"Measure how long one poll's records take{least} and set max.poll.interval.ms above that; or {others}"
     value = settings_value(handled_ms + handled_ms // 4)
-    return f"Set max.poll.interval.ms above the handler's longest time, for example to {value}; or {others}"
+    return f"Set max.poll.interval.ms above the longest handling time, for example to {value}; or {others}"
 
 
 def session_expired(view: GroupView) -> RuleResult | None:
@@ -160,8 +161,8 @@ def session_expired(view: GroupView) -> RuleResult | None:
         )
     elif 0 < session < _SHORT_SESSION_MS:
         advice = (
-            f"{_session_setting(view)} is {session}: a short pause (garbage collection, a throttled container) "
-            f"expires the member. Set it to {_USUAL_SESSION_MS}, the default."
+            f"{_session_setting(view)} is {session}: a short pause (garbage collection, a throttled container) is "
+            f"enough to expire a member. Set it to {_USUAL_SESSION_MS}, the default."
         )
     else:
         advice = (
@@ -189,9 +190,9 @@ def members_vanish(view: GroupView) -> RuleResult | None:
     return RuleResult(
         "members_vanish",
         f"Members disappear and come back, and the records do not show why ({distinct(each.member for each in away)})",
-        f"Check {BROKER_LOG}. If they expire, the processes die or hang: look for kills (out of memory, kill -9), and "
-        "close consumers on SIGTERM, so that a stopped member leaves the group. If they leave, a supervisor or a "
-        "deploy restarts them: give each a group.instance.id.",
+        f"Check {BROKER_LOG}. If members expire, their processes die or hang: look for kills (out of memory, kill "
+        "-9), and close consumers on SIGTERM, so that a stopped member leaves the group. If members leave, a "
+        "supervisor or a deploy restarts them: give each a group.instance.id.",
         seen,
         back=returns(view, away),
     )
@@ -293,7 +294,7 @@ def flapping(view: GroupView) -> RuleResult | None:
     it = "it" if len(often) == 1 else "them"
     if all(row.is_stop for row in seen if went(row)):
         what = "and each time the group is empty afterwards"
-        then = "If an autoscaler stops the whole group, make it wait longer before it does."
+        then = "If an autoscaler stops the whole group, make it wait longer before that."
     else:
         what = "and each time the whole group rebalances"
         then = f"Stop {it} until that is fixed: every member rebalances because of {it}."
@@ -302,8 +303,8 @@ def flapping(view: GroupView) -> RuleResult | None:
 
 
 def _why_it_leaves(seen: Sequence[Rebalance]) -> str:
-    """By the causes in the pattern, which include members that were back immediately; if these are inconclusive, by
-    the causes of the rebalances."""
+    """Judged by the causes in the pattern, which include members that were back immediately; if these are inconclusive,
+    by the causes of the rebalances."""
     causes = Counter(cause for each in seen if each.pattern is not None for cause in each.pattern.went)
     certain, number = max(((each, causes[each]) for each in _WHY_IT_LEAVES), key=lambda found: found[1])
     if 2 * number >= causes.total():
@@ -403,7 +404,7 @@ def leader_rejoins(view: GroupView) -> RuleResult | None:
         return None
     if not any(each.cause is Cause.SUBSCRIPTION_CHANGED for each in seen):
         advice = (
-            "Look for calls of enforceRebalance(), for rack ids that change, and for clients whose list of topics "
+            "Look for calls to enforceRebalance(), for rack ids that change, and for clients whose list of topics "
             "keeps changing (a pattern that matches short-lived topics)."
         )
     elif _agree(view):

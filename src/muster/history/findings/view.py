@@ -34,12 +34,12 @@ class GroupView:
 
     @property
     def real(self) -> list[Rebalance]:
-        """Without rows in which a static member was replaced, which is not a rebalance."""
+        """Its rebalances, without rows in which only a static member was replaced."""
         return [each for each in self.rebalances if each.generation != each.previous_generation]
 
     @property
     def within(self) -> list[Rebalance]:
-        """Those with members before and after, while the group was not being stopped."""
+        """Its rebalances with members before and after, except those of a stop of the group."""
         return [each for each in self.real if each.members_before and each.members_after and not each.is_stop]
 
     @property
@@ -54,7 +54,7 @@ class GroupView:
 
     @property
     def is_modern(self) -> bool:
-        """It uses the KIP-848 protocol."""
+        """Whether it uses the KIP-848 protocol."""
         return self.latest is not None and self.latest.kind is GroupKind.CONSUMER
 
     @property
@@ -73,7 +73,7 @@ class RuleResult:
     seen: Sequence[Rebalance] = ()
     then: str = ""
     back: Sequence[Rebalance] = ()
-    """Those in which members that left in `seen` returned: their cost is included, but they are not counted."""
+    """Rebalances in which members that left in `seen` returned: their cost is included, but they are not counted."""
     is_last_resort: bool = False
     """Reported only if no other finding covers most of these rebalances."""
     since_ms: int = 0
@@ -86,7 +86,7 @@ class RuleResult:
 
 
 def distinct(members: Iterable[Member]) -> str:
-    """Their names, each once."""
+    """The members' names, each once."""
     return listed(dict.fromkeys(map(named, members)))
 
 
@@ -99,7 +99,7 @@ class Absence(NamedTuple):
 
     @property
     def away_ms(self) -> int | None:
-        """How long the group was without it."""
+        """How long the group was without the member."""
         return None if self.back is None else self.back.at_ms - self.went.at_ms
 
 
@@ -171,8 +171,8 @@ def stopped_ms(rebalances: Iterable[Rebalance]) -> int:
 
 
 def rounds(rebalances: Iterable[Rebalance]) -> list[Rebalance]:
-    """Without second phases, as a cooperative rebalance counts once although it takes two generations; and without
-    replaced static members, which is not a rebalance."""
+    """The rebalances without second phases (a cooperative rebalance counts once, although it takes two generations) and
+    without replaced static members (nothing rebalances)."""
     return [each for each in rebalances if each.phase == 1 and not each.is_takeover]
 
 

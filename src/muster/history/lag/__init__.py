@@ -11,7 +11,7 @@
 The log's end is the high watermark. A consumer with `isolation.level=read_committed` measures its own lag up to the
 last stable offset, but committed offsets do not show which isolation level a group's members use.
 
-How much of it can still be read, and how much is gone: `first_unread`, `lost_records`.
+How much of the lag can still be read, and how much is gone: `first_unread`, `lost_records`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The lag in seconds is the age of the first uncommitted record. Successive snapshots show a log's end passing more
 offsets, and so about when the record at each offset was written: `LogEndTimes` keeps them and interpolates between two.
-What was written before the first snapshot cannot be dated this way; `set_time` takes the timestamp of a record that was
+Records written before the first snapshot cannot be dated this way; `set_time` takes the timestamp of a record that was
 read.
 """
 
@@ -203,7 +203,9 @@ def _of_groups(snapshot: LagSnapshot) -> list[Family]:
     members = gauge("kafka_consumergroup_members", "Members of a group.")
     states = gauge("kafka_consumergroup_state", "Always 1; the group's state is a label.")
     most = gauge("kafka_consumergroup_max_lag", "The largest lag among a group's partitions, in records.")
-    oldest = gauge("kafka_consumergroup_max_lag_seconds", "The same in seconds, among partitions where it is known.")
+    oldest = gauge(
+        "kafka_consumergroup_max_lag_seconds", "The largest lag among a group's partitions, in seconds, where known."
+    )
     for group in snapshot.groups:
         members.add(group.members, consumergroup=group.group)
         states.add(1, consumergroup=group.group, state=group.state)
@@ -219,10 +221,12 @@ def _of_groups(snapshot: LagSnapshot) -> list[Family]:
 def _of_partitions(snapshot: LagSnapshot) -> list[Family]:
     start = "kafka_consumergroup_"
     offset = gauge(f"{start}current_offset", "The offset that a group has committed.")
-    offsets = gauge(f"{start}current_offset_sum", "The same, summed over the partitions of a topic.")
+    offsets = gauge(
+        f"{start}current_offset_sum", "The offsets that a group has committed, summed over the partitions of a topic."
+    )
     lag = gauge(f"{start}lag", "A group's lag in a partition, in records.")
-    lags = gauge(f"{start}lag_sum", "The same, summed over the partitions of a topic; a negative lag counts as 0.")
-    seconds = gauge(f"{start}lag_seconds", "The age of the first record that is not committed.")
+    lags = gauge(f"{start}lag_sum", "A group's lag in a topic, in records; a negative lag counts as 0.")
+    seconds = gauge(f"{start}lag_seconds", "The age of the first uncommitted record.")
     for group in snapshot.groups:
         committed: dict[str, int] = {}
         behind: dict[str, list[int]] = {}

@@ -1,15 +1,15 @@
 """The lag of groups over time: at regular steps of the history.
 
 While the log is read, the last commit of each step is kept for each partition. A step is a minute; whenever the history
-spans more than `STEPS` steps, or more than `MOST_KEPT` commits are kept, the step length doubles. The last commit of
-two merged steps is that of the second, so what is kept stays exact.
+spans more than `STEPS` steps, or more than `MOST_KEPT` commits are kept, the step length doubles. Two merged steps keep
+the last commit of the second, so what is kept stays exact.
 
 A log's end at a past time is the offset of the first record at or after that time (ListOffsets by timestamp). The lag
 at that time is the difference to the committed offset, in offsets: transaction markers and gaps left by compaction are
 included. Its age is accurate to one step: the committed offset was the log's end at some earlier step.
 
 - These are record timestamps: with CreateTime the result is as accurate as the producers' clocks.
-- Before the log's current start nothing is known, as the records are gone. Such steps are left out.
+- Nothing is known from before the log's current start, because the records are gone. Such steps are left out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from muster.history.lag import lag
 from muster.history.model import LAST_MS, Commits, Lag, TopicPartition
 
 STEPS = 128
-"""The most steps of a history, which has at least half as many."""
+"""The maximum number of steps of a history, which has at least half of that."""
 MINUTE_MS = 60_000
 MOST_KEPT = 2_000_000
 MOST_LOOKUPS = 20_000
@@ -166,8 +166,8 @@ def committed_partitions(
 
 
 def plan_lookups(places: Sequence[TopicPartition], times: Sequence[int], most: int = MOST_LOOKUPS) -> EndLookups:
-    """What to look up in the cluster: fewer times if there are many partitions, and if these are still too many, not
-    the last ones."""
+    """What to look up in the cluster: fewer times if there are many partitions, and if that is still too much, without
+    the last partitions."""
     times = list(times)
     while len(times) >= 2 * FEWEST_TIMES and len(times) * len(places) > most:
         times = times[::-1][::2][::-1]

@@ -12,7 +12,7 @@ The lag itself is `lag.lag`. A row has more than this difference:
 A sample may be from the past: the log's end at a time is the offset of the first record at or after that time
 (ListOffsets by timestamp). It is compared with the offset committed at that time.
 
-Sources: OffsetExpirationCondition and its callers in Apache Kafka 4.2 (ClassicGroup, ConsumerGroup); seed O4.
+Sources: OffsetExpirationCondition and its callers in Apache Kafka 4.2 (ClassicGroup, ConsumerGroup).
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def counted(row: Lag, records: int | None, oldest_ms: int | None) -> Lag:
     if row.log_start_offset >= row.log_end_offset:
         records = 0  # all were deleted
     waits_ms = None if oldest_ms is None else max(0, row.at_ms - oldest_ms)
-    # Counted later than the end was looked up, they may be more.
+    # They are counted after the end was looked up, so there may be more.
     is_exact = records is not None and records >= row.lag_records
     return replace(row, is_exact=is_exact, lag_ms=0 if records == 0 else waits_ms)
 
@@ -148,7 +148,8 @@ def expires_ms(topic: str, committed: Committed, state: ExpiryState, limits: Lim
     """When the coordinator may delete the offset; None: not unless the group changes.
 
     The offsets of an empty classic group expire a retention time after it became empty, even those committed later.
-    Those of a group without a group record, and of a topic to which no member subscribes, after their commit.
+    Those of a group without a group record, or of a topic to which no member subscribes, expire a retention time after
+    their commit.
     """
     if state.kind is GroupKind.CLASSIC and state.empty_since_ms is not None:
         return state.empty_since_ms + limits.offsets_retention_ms

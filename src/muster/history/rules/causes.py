@@ -7,9 +7,9 @@ the cause and never replace it.
 
 A rejoining leader shows less than members that join or leave. A leader of the Java client rejoins when the group's
 topics gained partitions, which the next assignment shows; when its application calls enforceRebalance, and when its
-metadata changed in another way (its rack), which nothing shows. A follower that rejoins with the metadata that the
-coordinator has only gets a reply; clients that report their owned partitions (all since Kafka 2.4) send different
-metadata each time, so it may have been a follower whose application calls enforceRebalance.
+metadata changed in another way (its rack), which nothing shows. A follower that rejoins with unchanged metadata only
+gets a reply; clients that report their owned partitions (all since Kafka 2.4) send different metadata each time, so it
+may have been a follower whose application calls enforceRebalance.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CONNECT = "connect"
 """The protocol type of Kafka Connect's workers."""
 AT_ONCE_MS = 1_000
 """How soon a rebalance begins after its trigger, as commits show it."""
-ADMIN_LOG = "when the topic's partitions were created, in the controller's log or by `kafka-topics --describe`"
+ADMIN_LOG = "when the topic's partitions were created, from the controller's log or with `kafka-topics --describe`"
 MOVE_LOG = "the brokers' logs: 'Elected as the group coordinator' (or 'Loading group metadata') at that time"
 
 
@@ -163,7 +163,7 @@ def _no_longer_known(case: Case) -> Verdict | None:
     if case.ended == "fell":
         evidence = (
             f"Generation {case.after.generation} follows a higher one: the group was deleted and created again, and "
-            "the records between were removed by compaction."
+            "the records in between were removed by compaction."
         )
         return Verdict(Cause.STARTED, 0.6, (evidence,), (Alternative(Cause.NOT_KNOWN, "the brokers' logs"),))
     if not case.after.members:
@@ -171,9 +171,9 @@ def _no_longer_known(case: Case) -> Verdict | None:
     if case.after.generation <= 1:
         return Verdict(Cause.STARTED, 0.97, (f"The group is new: {_who(case.after.members)}.",))
     if not case.has_earlier_records and case.after.generation <= 3:
-        evidence = f"Nothing of the group is in the log before generation {case.after.generation}."
+        evidence = f"The log has no records of the group before generation {case.after.generation}."
         return Verdict(Cause.STARTED, 0.6, (evidence,), (Alternative(Cause.JOINED, "older records of the log"),))
-    evidence = f"The log begins with generation {case.after.generation}; what was before is not known."
+    evidence = f"The log begins with generation {case.after.generation}; what came before is not known."
     return Verdict(Cause.NOT_KNOWN, 0.0, (evidence,))
 
 
@@ -204,7 +204,7 @@ def _who(members: Iterable[Member]) -> str:
 
 
 MOVE_SLACK_MS = 6_000
-"""What a rebalance may take after a member's session has expired, plus a margin for clocks."""
+"""How long a rebalance may take after a member's session has expired, plus a margin for clocks."""
 
 
 def _moved(case: Case) -> Verdict | None:
@@ -340,8 +340,8 @@ def _left_or_joined(case: Case, found: Verdict) -> Verdict:
 def _was_waited_for(case: Case, first: Departure) -> bool:
     """Whether a member (possibly the restarted process) joined while another was dead but had not expired. The
     rebalance then begins immediately, and a classic group waits in it until the dead member's timeout expires; one that
-    joins after that has only as long as the others take to join. Not if the others still committed, which eager members
-    do not do during a rebalance. The same is assumed of a member that is gone for no visible reason."""
+    joins after that has only as long as the others take to join. This is ruled out if the others still committed: eager
+    members do not commit during a rebalance. The same is assumed of a member that is gone for no visible reason."""
     waits = first.is_guess or first.cause in (Cause.SESSION_EXPIRED, Cause.POLL_INTERVAL_EXCEEDED)
     if case.is_modern or not waits or not _arrived(case):
         return False
@@ -353,7 +353,7 @@ def _was_waited_for(case: Case, first: Departure) -> bool:
 
 def _joined_first(case: Case, found: Verdict) -> Verdict:
     """A member joined while the group waited for another that was dead."""
-    joined = f"{_who(_arrived(case))}, probably first: a group waits for its members until their timeouts are over."
+    joined = f"{_who(_arrived(case))}, probably first: a group waits for its members until they time out."
     others = [] if found.cause is Cause.MEMBER_GONE else [Alternative(found.cause, JOIN_LOG)]
     alternatives = (*others, *(each for each in found.alternatives if each.cause is not Cause.JOINED))
     sure = {Cause.SESSION_EXPIRED: 0.8, Cause.POLL_INTERVAL_EXCEEDED: 0.55}.get(found.cause, 0.7)
@@ -384,7 +384,7 @@ def _joined(case: Case) -> Verdict | None:
         if member.member_id in case.returned:
             why, ms = case.returned[member.member_id]
             gone = "reason not known" if why is Cause.MEMBER_GONE else str(why).replace("_", " ")
-            evidence.append(f"{named(member)} rejoined {duration(ms)} after it was gone ({gone}).")
+            evidence.append(f"{named(member)} rejoined after being gone for {duration(ms)} ({gone}).")
     return Verdict(Cause.JOINED, 0.97, tuple(evidence))
 
 
@@ -405,7 +405,7 @@ def _second_phase(case: Case) -> Verdict | None:
 
 
 def _resolved(case: Case) -> Verdict | None:
-    """A regular expression is resolved after its member has joined: its topics' partitions were not added."""
+    """A regular expression is resolved after its member has joined, so its topics did not gain partitions."""
     return _second_phase(case) if case.second_of else None
 
 

@@ -64,7 +64,7 @@ def classic_record(state: ReplayedState, after: Generation | None, at: Place, at
 
 
 def _without_members(state: ReplayedState, after: Generation, at_ms: int) -> None:
-    """At the beginning of the log or of a group: Kafka 4 writes a generation 0 when it creates one."""
+    """At the beginning of the log or of a group: Kafka 4 writes a generation 0 when it creates a group."""
     state.times.own({}, at_ms, after.generation)
     state.resettling = ""
     state.strange_topics = frozenset()
@@ -203,7 +203,8 @@ def _classic_departure(state: ReplayedState, case: Case, member: Member, signs: 
 
 
 def _classic_duration(state: ReplayedState, case: Case) -> tuple[int | None, str]:
-    """Since the first remaining member stopped committing; otherwise the time that the leader took to assign."""
+    """The time since the first remaining member stopped committing; otherwise the time that the leader took to
+    assign."""
     before = case.before
     if before is not None and case.differs.stayed and "cooperative" not in (case.after.protocol or ""):
         earliest = case.at_ms - state.limits.pattern_ms

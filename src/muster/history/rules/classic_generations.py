@@ -1,6 +1,6 @@
 """A classic group's record as a generation.
 
-A group usually changes one member at a time, and writes all of them again. So a record of the version that Kafka 4.2
+Usually only one member changes, but the coordinator writes all of them again. So a record of the version that Kafka 4.2
 writes is split into its members, and a member whose bytes have been seen before is reused. Records of other versions,
 and anything unusual, go through the codec, which decides what is broken.
 """

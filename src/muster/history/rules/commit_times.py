@@ -6,15 +6,15 @@ are folded with a handful of array operations.
 
 **Time.** Records are in log order; their times are from the brokers' clocks. `Clock` derives a time that never falls:
 it stops where clocks differ by a little, and continues from where it was when a clock was set back by more, or the next
-coordinator's clock is that much slower. It also stops where a record's time is outside the calendar. All rules compare
+coordinator's clock is that far behind. It also stops where a record's time is outside the calendar. All rules compare
 these times; rows show the records' own.
 
 **Non-members.** A member that learns of a generation that revokes a partition commits it once more before it joins the
 next one. So a commit by an owner in the previous generation does not count as one by a non-member. While a group is
 empty, Kafka accepts commits from any client, such as an operator's tool; repeated ones come from a program.
 
-**Tenure.** A commit does not name its member. It is attributed to the partition's owner since the owner was assigned
-the partition: the member's tenure, which a rebalance that leaves it the partition does not end.
+**Tenure.** A commit does not name its member. It is attributed to the partition's owner from the assignment on. That is
+the member's tenure: a rebalance in which it keeps the partition does not end it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from muster.history.model import Int64s
 
 SET_BACK_MS = 5_000
-"""Synchronized brokers' clocks differ by less. One that falls by more was set back, or is another broker's: a time that
-stopped until it has caught up would make each silence in between too short."""
+"""Synchronized brokers' clocks differ by less. One that falls by more was set back, or is another broker's: if the time
+stood still until the clock caught up, every silence in between would be too short."""
 _FARTHEST_MS = 1 << 61
 """However often a clock is set back, a time fits 64 bits."""
 NEVER = -1
@@ -69,7 +69,7 @@ class Clock:
         return np.array(found, dtype=np.int64)
 
     def at(self, time_ms: int) -> int:
-        """This time by a clock that is in step with the latest record's."""
+        """A time of the latest record's clock, as the group's time."""
         return time_ms + self.offset_ms
 
     @property
@@ -83,7 +83,7 @@ class Signs(NamedTuple):
     commits: int
     last_ms: int
     moved_on_ms: int
-    """When an offset last changed; both are -1 if there is none."""
+    """When an offset last changed; both are -1 if there is no such commit."""
     longest_gap_ms: int
     """The interval between two commits of the same partition in one generation, which shows how regular they are. -1
     with fewer than two. An eager member commits nothing during a rebalance, however long others take to join."""

@@ -16,7 +16,7 @@ disappear leaves traces there:
   new one.
 
 Silence is measured up to the start of the rebalance, which is not in the log either. The log has the time when all
-members had joined (the others may take long for that) and the last commits of the others, which stop soon after they
+members had joined (which may take the others long) and the last commits of the others, which stop soon after they
 rejoin. The earlier of the two is used, unless the rebalance may have begun for another reason: another member left or
 joined, and the rebalance then waited for the dead one. A KIP-848 group does not wait for members; the record of its
 epoch is the start.
@@ -32,15 +32,15 @@ Silence shows less if:
   then, any cause that the silence fits is a guess; if that owner is silent for as long, the silence shows nothing.
 - A member commits nothing, as on a topic without traffic. Once it has been a member for a session timeout, nothing can
   be inferred except that it is gone (`MEMBER_GONE`).
-- The last commit was made in a transaction (TxnOffsetCommit). It comes from a producer, so it proves less of the
+- The last commit was made in a transaction (TxnOffsetCommit). It comes from a producer, so it proves less about the
   member than an OffsetCommit does. It does not renew the member's session. It need not even name a member: producers
-  from before KIP-447, such as aiokafka's, send only the group's name, and the log does not show which process sent it.
+  that predate KIP-447, such as aiokafka's, send only the group's name, and the log does not show which process sent it.
   But the producer usually lives in the member's process, whose consumer sends heartbeats at the same time: the last one
   was at most a heartbeat interval older. So a session can expire that much sooner after such a commit, but not earlier.
-  The interval is not in the log. It is taken to be 3 s, the default; as it may be up to a third of the session timeout
-  (Kafka's documentation advises against more), an expired session is named as an alternative from there on. A
-  transaction that was aborted, such as that of a member that was killed in the middle of one, is not read: the silence
-  then begins with the last transaction that was committed.
+  The interval is not in the log. It is assumed to be 3 s, the default; because it may be up to a third of the session
+  timeout (Kafka's documentation advises against more), an expired session is listed as an alternative beyond that. An
+  aborted transaction, such as one during which its member was killed, is not read: the silence then begins with the
+  last transaction that was committed.
 - It is not known how the last commit was made (an entry from an older file): within a heartbeat interval of its session
   timeout, both are possible.
 """
@@ -69,7 +69,7 @@ BROKER_LOG = (
 )
 AT_REST = "whether its topics were written to in that time (if not, the others had nothing to commit); " + BROKER_LOG
 IN_TRANSACTIONS = "whether it commits within transactions, which do not renew a session; " + BROKER_LOG
-RARE_HEARTBEATS = "the member's heartbeat.interval.ms, as its commits do not renew its session; " + BROKER_LOG
+RARE_HEARTBEATS = "the member's heartbeat.interval.ms, because its commits do not renew its session; " + BROKER_LOG
 CLIENT_LOG = "the client's log: 'consumer poll timeout has expired' when its handler took too long"
 LATE_OR_DEAD = (
     "whether the process survived: if so, the client logs 'consumer poll timeout has expired'; with a commit interval "
@@ -131,8 +131,8 @@ class Departure:
         return silent and self.confidence >= GUESS and self.member.instance_id is None
 
     def unproven(self, *, is_over: bool) -> Departure:
-        """The same if no other member has progressed on its partitions: perhaps they had no records. `is_over`: this
-        has lasted as long as the member's silence, which therefore shows nothing."""
+        """The departure with less confidence: no other member has progressed on its partitions, which perhaps had no
+        records. `is_over`: this has lasted as long as the member's silence, which therefore shows nothing."""
         if is_over:
             doubt = "No other member progressed on its partitions for as long afterwards: they may have had no records."
             cause, confidence, alternatives = _UNKNOWN

@@ -1,10 +1,10 @@
 """Rebalances that the broker itself has explained: its events take precedence over what the records let us infer.
 
 muster's broker writes to `__group_events` when each rebalance began and ended, and why. A label belongs to the row of
-the same generation that was written at about the time at which the rebalance ended: numbers repeat after a group is
-deleted. What a single event cannot show stays inferred: that a member was too slow and its client left without a
-reason (librdkafka, kafka-python, aiokafka), or let its session expire because it has an instance id. The pattern that a
-rebalance is part of is inferred, too: each event is about one rebalance.
+the same generation that was written at about the time at which the rebalance ended: generation numbers repeat after a
+group is deleted. What a single event cannot show stays inferred: that a member was too slow and its client left without
+a reason (librdkafka, kafka-python, aiokafka), or let its session expire because it has an instance id. The pattern that
+a rebalance is part of is inferred, too: each event is about one rebalance.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def explained(rebalances: Iterable[Rebalance], labels: Mapping[str, Sequence[Lab
 
 
 class Event(NamedTuple):
-    """An event and its position. All engines process a group's events in this order: by time, then as in the log."""
+    """An event and its position. All engines process a group's events in this order: by time, then in log order."""
 
     at_ms: int
     partition: int
@@ -63,7 +63,7 @@ class Heard:
     done: list[Label] = field(default_factory=list)
     """Labels of the events that are final."""
     is_all: bool = False
-    """The group has no other records: it is in no log."""
+    """The group has no other records: it is not in any log."""
 
     def add(self, events: Iterable[Event]) -> None:
         """Add events, in any order."""

@@ -24,7 +24,7 @@ EventFields = Mapping[str, Any]
 """An event as the broker wrote it: the fields of its JSON object."""
 
 MOVED_WITHIN_MS = 60_000
-"""How long after a coordinator has loaded a group its members' rejoining is attributed to that."""
+"""How long after a coordinator has loaded a group the rejoining of members is attributed to that."""
 
 _TAKEN_OVER = "static member came back while the group was changing, or with other metadata"
 _CAUSES = {
@@ -74,8 +74,8 @@ class Label:
     rebalanced: bool
     events: tuple[EventFields, ...]
     is_sure: bool = True
-    """False: a member may have been too slow. It left without a reason, as clients do that never give one; or its
-    session expired and it is static: such a member stops its heartbeats instead of leaving (KIP-345)."""
+    """False: a member may have been too slow. It left without a reason, as some clients always do; or its session
+    expired and it is static: such a member stops its heartbeats instead of leaving (KIP-345)."""
 
 
 def labels(events: Iterable[EventFields]) -> list[Label]:

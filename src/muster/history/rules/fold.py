@@ -1,4 +1,4 @@
-"""Folds one group's log: entries and commits go in in log order, rows come out when they are final.
+"""Folds one group's log: takes entries and commits in log order, and returns rows when they are final.
 
 `ReplayedState` holds the group's current state: its open generation (classic) or epoch (KIP-848), the latest commits
 (commit_times.py), rebalances that are not final yet (pending.py), and which member is which (patterns.py). The commits

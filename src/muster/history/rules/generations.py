@@ -17,7 +17,7 @@ A group is converted between the two protocols by one batch: tombstones of one k
 same number as generation and epoch.
 
 What cannot be read (broken bytes, a future version) is skipped; members of protocol types other than `consumer` have no
-topics, as their bytes mean something else.
+topics, because their bytes mean something else.
 """
 
 from __future__ import annotations

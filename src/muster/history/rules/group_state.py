@@ -65,7 +65,7 @@ class ReplayedState:
     resettling: str = ""
     """Why the next generation, if it has the same members, belongs to the same rebalance."""
     strange_topics: frozenset[str] = frozenset()
-    """Topics that members other than the leader added in the latest classic generation, or removed."""
+    """Topics that members other than the leader added or removed in the latest classic generation."""
     pending: list[Pending] = field(default_factory=list)
     traces: list[Trace] = field(default_factory=list)
     lineage: Lineage = field(default_factory=Lineage)

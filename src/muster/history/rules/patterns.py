@@ -10,9 +10,9 @@ that share a client id on one host are distinguished from one that left three ti
 - **Flapping**: a chain with three or more departures within the window. The records show that it left and returned,
   not necessarily why.
 - **Rolling restart**: three or more members, or nearly the whole group, left and returned one after another, each once:
-  the second left when the first was back. Members that exceeded their poll interval never count. Those that expired may
-  only have been paused: such a process returns under a new id, as a restarted one does. So they count only if they are
-  static, as such members never leave; if more than two thirds of the group were back before their former sessions had
+  the second left after the first was back. Members that exceeded their poll interval never count. Those that expired
+  may only have been paused: such a process returns under a new id, as a restarted one does. So they count only if they
+  are static (such members never leave); if more than two thirds of the group were back before their former sessions had
   expired; or if the whole group was affected and no other member left in the meantime. If names change with each start
   (pods), departures and new members must alternate until most of the former members are replaced.
 
@@ -123,7 +123,7 @@ class Lineage:
     living: dict[str, tuple[str, int]] = field(default_factory=dict)
     identities: dict[str, tuple[str, ...]] = field(default_factory=dict)
     succeeded: set[str] = field(default_factory=set)
-    """The living whose process seems to have been restarted, as another with the same identity joined."""
+    """Living members whose process seems to have been restarted: another with the same identity joined."""
     gone: list[_Gone] = field(default_factory=list)
 
     def went(self, member: Member, cause: Cause, at_ms: int, *, is_guess: bool = False) -> Leg:
@@ -158,7 +158,7 @@ class Lineage:
         return leg, None if found is None else found.leg
 
     def _heirs(self) -> _Heirs:
-        """The living that a new member may replace, by identity."""
+        """The living members that a new one may replace, by identity."""
         found: _Heirs = {}
         for member_id in self.living:
             if member_id in self.identities and member_id not in self.succeeded:
@@ -297,7 +297,8 @@ def _is_of(own: Trace, legs: Sequence[Leg], roots: dict[str, str]) -> bool:
 
 
 def _successors(near: Sequence[Trace]) -> dict[str, str]:
-    """The chains of processes that were restarted before their former member expired, and the chains that these had."""
+    """The chains of processes that were restarted before their former member expired, and the chains of those
+    members."""
     expired = {leg.chain: leg.at_ms for each in near for leg in each.went if leg.cause is Cause.SESSION_EXPIRED}
     roots: dict[str, str] = {}
     for leg in (leg for each in near for leg in each.came if leg.succeeds):

@@ -39,7 +39,7 @@ def read_note(metadata: str) -> tuple[str, int] | None:
 
 @dataclass(slots=True)
 class Query:
-    """Times are of the group's clock."""
+    """Times are by the group's clock."""
 
     batch: int
     done_ms: int

@@ -1,8 +1,8 @@
 """The differences between two generations of a group: members, subscriptions, partitions.
 
-**Members.** An id that is in both generations is the same member. Of the others, two are one replaced member if they
-have the same instance id (static, KIP-345), or the same client id and host: a restarted process, or a member that lost
-its membership and rejoined, within one rebalance. Members on one host often share a client id; any two of them are then
+**Members.** An id that is in both generations is the same member. Two other ids are one replaced member if they have
+the same instance id (static, KIP-345), or the same client id and host: a restarted process, or a member that lost its
+membership and rejoined, within one rebalance. Members on one host often share a client id; any two of them are then
 paired, which gives the right count.
 
 **Needless moves.** Members that stay and subscribe to the same topics can keep what they had, up to their share. The

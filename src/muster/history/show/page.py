@@ -93,9 +93,9 @@ def _findings(report: Report, linked: Mapping[str, str]) -> str:
         )
         for number, each in enumerate(report.findings[:FINDINGS], 1)
     ]
-    head = [("", False), ("group", False), ("stopped", True), ("since", False), ("what, and what to change", False)]
+    head = [("", False), ("group", False), ("stopped", True), ("since", False), ("finding, and what to change", False)]
     hint = (
-        "Stopped: upper bound of the time for which partitions were stopped by it, summed over partitions."
+        "Stopped: upper bound on the time for which the problem stopped partitions, summed over partitions."
         + _left_out(report.findings, FINDINGS)
     )
     return section("Findings", hint, table(head, rows))
@@ -167,7 +167,7 @@ def _group(report: Report, summary: GroupSummary, number: int) -> str:
         hint += f" The latest {REBALANCES} of {count(len(report.rebalances), 'change')}."
     until_ms = _drawn_until(latest, report.until_ms)
     if until_ms < report.until_ms:
-        hint += f" The group has not changed since the last one, {duration(report.until_ms - latest[-1].at_ms)} ago."
+        hint += f" The group has not changed since the last change, {duration(report.until_ms - latest[-1].at_ms)} ago."
     chart = _timeline(summary.group, report.generations, latest, until_ms)
     return section(title, hint, chart, _rebalances(latest), lag, anchor=anchor)
 
@@ -322,7 +322,7 @@ def _over_time(group: str, rows: Sequence[Lag]) -> str:
     in_records = line_chart(f"Lag of {group} over time", sorted(records.items()), "records")
     minutes = [(at_ms, ms / 60_000) for at_ms, ms in sorted(waited.items())]
     in_time = line_chart(f"Age of the oldest record that {group} had not committed", minutes, "minutes")
-    hint = '<p class="hint">Upper bounds: markers and gaps count as records, and times are known to one step.</p>'
+    hint = '<p class="hint">Upper bounds: markers and gaps count as records, and times are accurate to one step.</p>'
     return f"<h3>Lag over time</h3>{hint}{scroll(in_records)}{scroll(in_time)}"
 
 

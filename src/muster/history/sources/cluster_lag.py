@@ -1,7 +1,7 @@
 """Polls the lag of a cluster's groups through the admin API.
 
 With Arrow installed (the extra `arrow`), the timestamp of the first uncommitted record is read if no earlier snapshot
-shows when it was written: some kilobytes each, for at most MOST_READ partitions per snapshot.
+shows when it was written: a few kilobytes each, for at most MOST_READ partitions per snapshot.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class LagWatch:
             else:
                 why = str(answer) if isinstance(answer, KafkaTimeoutError) else answer.code.name
                 warnings.add(f"group {name} cannot be described: {why}")
-        if missing:  # or its kind is another one
+        if missing:  # or it is another kind of group
             listed = self._listed(warnings)
             for name in missing:
                 if name not in listed:

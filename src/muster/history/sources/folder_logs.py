@@ -11,7 +11,7 @@ A broker's folder has only the partitions of which that broker has a replica. So
 - A transaction hangs only if its coordinator demonstrably does not know it: its transactional id is in the folder, in a
   state without this partition; or no id has its producer, and the folder has all of `__transaction_state`.
 - "Now" is the latest time in the logs, not this machine's clock: a copy is as old as its last record. A file may have
-  been copied before a marker that another one already shows; as such a transaction was young then, it does not hang.
+  been copied before a marker that another file already shows; such a transaction was young then, so it does not hang.
 """
 
 from __future__ import annotations
@@ -136,8 +136,8 @@ class _State(NamedTuple):
 
 
 def _states(paths: Sequence[Path], warnings: ReaderWarnings) -> tuple[list[_State], bool]:
-    """What the coordinators in the folder know about each transactional id, and whether the folder has all ids: the
-    partitions that one broker of a cluster has are never the first ones without a gap."""
+    """What the coordinators in the folder know about each transactional id, and whether the folder has all ids: it does
+    if it has partitions 0 to n without a gap, as one of several brokers would not."""
     topic = FolderTopic(paths, TRANSACTIONS_TOPIC, warnings)
     files = {partition for path in paths for partition in partition_files([path], TRANSACTIONS_TOPIC)}
     values: dict[str, TransactionLogValue] = {}

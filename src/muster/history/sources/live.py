@@ -159,7 +159,9 @@ def _spans(admin: Admin, topic: TopicDescription, warnings: ReaderWarnings) -> d
         if isinstance(bounds, KafkaError):
             if bounds.code in _REFUSALS:
                 raise _refused(bounds, topic.name)
-            warnings.add(f"{place} is missing, and with it groups: its start and end offsets are not known ({bounds})")
+            warnings.add(
+                f"{place} is missing, and so are its groups: its start and end offsets are not known ({bounds})"
+            )
         elif bounds.end > bounds.start:
             found[place.partition] = bounds
     return found

@@ -1,4 +1,4 @@
-"""Where readers of committed records have to wait: partitions whose last stable offset is before their end, and the
+"""Where read_committed consumers have to wait: partitions whose last stable offset is before their end, and the
 transactions that hold it there.
 
 The producers of a partition are looked up only if the two differ.

@@ -262,7 +262,7 @@ def _after_damage(path: Path, file: _File, position: int, expected: int, warning
         warnings.add(f"{path}: skipped {found - position} bytes at position {position}, which are not a record batch")
         return found
     data, at = file.at(position, min(left, PIECE_BYTES))
-    if left > PIECE_BYTES or any(memoryview(data)[at:]):  # zeros are only preallocated
+    if left > PIECE_BYTES or any(memoryview(data)[at:]):  # zeros are preallocated space
         warnings.add(
             f"{path} ends with {left} bytes that are not a whole batch (from offset {expected} on): "
             "a crash, or a copy of a file that was being written"
