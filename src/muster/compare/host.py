@@ -71,7 +71,7 @@ class HostedMember:
         try:
             while not self._leaving:
                 await self._turn()
-        except Exception as error:  # a defect: the comparison ends with this process's last words
+        except Exception as error:  # a defect: the comparison ends with this process's last output
             log.exception("member %s failed", self.name)
             raise SystemExit(1) from error
         finally:
@@ -99,7 +99,7 @@ class HostedMember:
         self._leaving = True
 
     async def commit_after_pause(self) -> None:
-        """Commit what it has handled in the partitions that it believes to own."""
+        """Commit what it has handled in the partitions that it believes it owns."""
         mine = self.member.assignment()
         offsets = {partition: offset for partition, offset in self.handled.items() if partition in mine}
         if not offsets:

@@ -45,7 +45,7 @@ Lost = Callable[[], None]
 
 
 class ComparedMember(Protocol):
-    """One member. It takes part in the group from the first poll until it is closed."""
+    """One member. It belongs to the group from the first poll until it is closed."""
 
     async def poll(self, timeout_ms: int) -> Records:
         """Wait for records."""
@@ -167,7 +167,7 @@ class AssignedMember(AsyncServerAssignedConsumer):
         self.subscribe([topic])
 
     async def start(self) -> None:
-        """Take part in the group."""
+        """Join the group."""
         await super().start()
         if self._requests is None and self._loop is not None:
             self._requests = _count(self._loop.driver)

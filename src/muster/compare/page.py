@@ -80,7 +80,7 @@ def _timelines(stories: Sequence[SchemeRun]) -> str:
     legend.append('<li><i class="double"></i>two owners</li>')
     hint = (
         "A row is a partition, a colour the member that reads it. Numbered lines are the steps; the grey after a line "
-        "is the time until all partitions were assigned again. All have the same scale."
+        "is the time until all partitions were assigned again. All timelines have the same scale."
     )
     return section("Who read what", hint, f'<ul class="legend">{"".join(legend)}</ul>', *charts)
 
@@ -277,7 +277,7 @@ def _start_reads(join: StepResult, before: Sequence[StepResult]) -> int:
 
 
 _Measured = Callable[[StepResult, Sequence[StepResult]], int]
-"""The counts of a join, with the joins before it."""
+"""Takes a join and the joins before it; returns a count."""
 
 
 def _chart(results: Results, title: str, measured: _Measured, formula: _Formula) -> str:
@@ -286,7 +286,7 @@ def _chart(results: Results, title: str, measured: _Measured, formula: _Formula)
         runs = sorted((run for run in results.runs if run.scheme is scheme), key=lambda run: run.size)
         points = [(size, measured(run.steps[size - 1], run.steps[: size - 1])) for run, size in _places(runs)]
         curve = formula(runs[0])
-        # Kafka's own consumer reads more than ours; its formula was not derived, only its points are drawn.
+        # Kafka's own consumer reads more than ours; its formula was not derived, so only its points are drawn.
         drawn = [] if scheme is Scheme.KAFKA08 else [(members, curve(members)) for members in sampled(ON_PAPER)]
         lines.append(GrowthLine(_label(scheme), colour, points, drawn))
     return f"<h3>{escape(title)}</h3>{scroll(growth_chart(title, lines, 'members'))}"

@@ -1,7 +1,7 @@
 """A process with one consumer of Apache Kafka 0.8.2.2, with the same input and output as a `host`.
 
 The consumer is Kafka's own ConsoleConsumer in a JVM. Its log says what it owns, its output what it has read: the values
-are the numbers that `load.py` writes to all partitions in turn, which tell partition and offset.
+are the numbers that `load.py` writes to all partitions in turn, so each shows its partition and offset.
 """
 
 from __future__ import annotations

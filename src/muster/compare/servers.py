@@ -1,4 +1,4 @@
-"""The servers of a comparison: processes of this machine that end with the caller, or those that the user names.
+"""The servers of a comparison: processes on this machine that end with the caller, or those that the user names.
 
 The user's servers are never stopped: the steps that would stop them are left out.
 """
@@ -38,8 +38,8 @@ TIDY_MS = 10_000
 OF_GROUPS: Mapping[str, object] = {"group.initial.rebalance.delay.ms": 0}
 """The first member of a group waits for no others, so that all schemes start alike."""
 SETTINGS: Mapping[str, object] = {**OF_GROUPS, "offsets.topic.num.partitions": 3, "group.events.enable": "false"}
-"""Of every broker. The topic of events is created with a group's first event: reads and writes of ZooKeeper that are
-not the group's."""
+"""For every broker. The topic of events would be created at a group's first event, with reads and writes of ZooKeeper
+that are not the group's."""
 OF_SCHEME: Mapping[Scheme, Mapping[str, object]] = {
     Scheme.WATCHERS: {},
     Scheme.SERVER: {"server.assigned.groups": ".*", "group.coordinator.store": "zookeeper"},
@@ -165,7 +165,7 @@ class LocalServers(Servers):
         self._stopped: LocalBroker | None = None
 
     async def stop_broker(self, spared: int) -> None:
-        """Stop the broker with the highest id but `spared`."""
+        """Stop the broker with the highest id other than `spared`."""
         self._stopped = self._brokers[max(self._brokers.keys() - {spared})]
         await asyncio.to_thread(self._stopped.stop)
 
@@ -279,7 +279,7 @@ def removal_of_group(name: str) -> Plan[None]:
 
 
 def removal(path: str) -> Plan[None]:
-    """Delete a znode and all below it."""
+    """Delete a znode and everything below it."""
     with contextlib.suppress(NoNodeError):
         for child in (yield from ask(GetChildren(path))):
             yield from removal(f"{path}/{child}")

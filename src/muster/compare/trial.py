@@ -87,7 +87,7 @@ class Trial:
         note: Callable[[str], None],
         steps: Sequence[WorkloadStep] = (),
     ) -> None:
-        """`steps` are those of `script` unless they are given."""
+        """Without `steps`, those of `script` are performed."""
         self.scheme = scheme
         self.name = options.name
         self._servers = servers
@@ -417,7 +417,9 @@ class Trial:
                     await self._news.wait()
             if monotonic_ms() > give_up:
                 owned = {member: sorted(partitions) for member, partitions in self._members.owned.items()}
-                raise DidNotConvergeError(f"{self.name}: not within {PATIENCE_S} s: {what}; owned partitions: {owned}")
+                raise DidNotConvergeError(
+                    f"{self.name}: did not happen within {PATIENCE_S} s: {what}; owned partitions: {owned}"
+                )
 
 
 def _added(before: dict[str, Work], after: dict[str, Work]) -> Work:

@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A time in which something was down, such as the broker."""
+    """A period in which something, such as the broker, was down."""
 
     start_ms: int
     end_ms: int

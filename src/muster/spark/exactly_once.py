@@ -2,11 +2,11 @@
 
 Theory. Each task writes its rows in one transaction, which also commits an offset as a *marker*: for a group of the
 task's number, the number of the next batch, with what was written as the commit's metadata. Before it writes, a task
-gets its transactional id, which ends every other attempt of the task, and then reads the marker. So an attempt finds
-what an earlier one has committed, and an attempt that was thought to be dead can no longer commit anything:
+initializes its transactional id, which fences every other attempt of the task, and then reads the marker. So an attempt
+finds what an earlier one has committed, and an attempt that was thought to be dead can no longer commit anything:
 
 1. Attempt A writes batch 7 and commits, but its executor dies before Spark hears of it. Attempt B reads the marker,
-   writes nothing and ends well.
+   writes nothing and succeeds.
 2. Attempt A is slow, and B begins. B's `init_transactions` aborts A's transaction and fences A.
 
 A marker belongs to a task number, so this holds if a batch that runs again has the same rows in the same tasks.
@@ -57,7 +57,7 @@ class Content(NamedTuple):
     checksum: int = 0
 
     def plus(self, chunk: pa.Table) -> Content:
-        """With more rows."""
+        """The content with more rows."""
         sums: Iterable[int] = (0 for _ in range(chunk.num_rows))
         for name in ("key", "value"):
             if name in chunk.schema.names:
@@ -94,8 +94,8 @@ def read_marker(group: str, committed: OffsetAndMetadata | None) -> SinkMarker |
     except ValueError:
         pass
     raise SinkError(
-        f"group {group} has an offset that this sink did not commit, but the sink marks in this group which batches "
-        "are written: set kafka.transactional.id to a name with which no group's name begins"
+        f"group {group} has an offset that this sink did not commit, but the sink records in this group which "
+        "batches are written: set kafka.transactional.id to a name that is not a prefix of any group's name"
     )
 
 
@@ -120,20 +120,19 @@ class Attempt:
     def is_written(self, marker: SinkMarker | None) -> bool:
         """Whether another attempt has written the rows.
 
-        Raises:
-            SinkError: the marker is of another query, or of a later batch.
+        Raises: SinkError: the marker is from another query, or from a later batch.
         """
         if marker is None:
             return False
         if marker.query != self.query:
             raise SinkError(
                 f"{self.name} was used by query {marker.query}, and this is query {self.query}: each query, and each "
-                "checkpoint, needs a kafka.transactional.id of its own"
+                "checkpoint, needs its own kafka.transactional.id"
             )
         if marker.batch > self.batch:
             raise SinkError(
-                f"{self._label} comes after batch {marker.batch} was written: the checkpoint is older than what is in "
-                "the topic. To write from this checkpoint on, with rows that are there already, choose another "
+                f"{self._label} comes after batch {marker.batch} was written: the checkpoint is older than what is "
+                "in the topic. To continue from this checkpoint and write some rows twice, choose another "
                 "kafka.transactional.id"
             )
         return marker.batch == self.batch
@@ -156,9 +155,9 @@ class Attempt:
 
 
 _REFUSED = (
-    "rows would be lost or written twice. Restart the query with the settings that it had, above all those that set "
-    "how many tasks a batch has (maxPartitions, minPartitions, spark.sql.shuffle.partitions); or choose another "
-    "kafka.transactional.id to write the whole batch again"
+    "rows would be lost or written twice. Restart the query with its previous settings, above all those that "
+    "determine how many tasks a batch has (maxPartitions, minPartitions, spark.sql.shuffle.partitions); or choose "
+    "another kafka.transactional.id to write the whole batch again"
 )
 
 
@@ -188,6 +187,6 @@ def check_tasks(one: Attempt, ran: set[int], markers: Mapping[int, SinkMarker]) 
     if others:
         raise SinkError(
             f"batch {one.batch} was written in part by task {others[0]}, and runs again with {len(ran)} tasks, which "
-            "have written all of it, so some rows are there twice. Restart the query with the settings that it had, or "
+            "have written all of it, so some rows were written twice. Restart the query with its previous settings, or "
             "choose another kafka.transactional.id to write the whole batch again"
         )

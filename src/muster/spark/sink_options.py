@@ -94,13 +94,13 @@ def _prefix(options: OptionValues, topic: str | None, streaming: bool) -> str | 
         return None
     if not streaming:
         raise ConfigError(
-            "exactlyOnce is for writeStream: a batch write has no batch number by which a retry could recognize what "
-            "the first try has written"
+            "exactlyOnce is for writeStream: a batch write has no batch number by which a retry could recognize "
+            "what the first attempt has written"
         )
     if not prefix:
         raise ConfigError(
-            f"exactlyOnce needs {_PREFIX}: a name that this query keeps when it is restarted, and that no other query "
-            "has"
+            f"exactlyOnce needs {_PREFIX}: a name that this query keeps when it is restarted, and that no other "
+            "query uses"
         )
     if topic is None:
         raise ConfigError(

@@ -36,9 +36,9 @@ _spared = 0
 
 
 def spare_collections() -> None:
-    """Keep what is imported out of the full garbage collection that Spark's worker runs after every task: it takes
-    70 ms for the objects of pyspark, pyarrow and numba, where 25,000 records take 9. Only in a worker: any other
-    process may have other uses.
+    """Keep what is imported out of the full garbage collection that Spark's worker runs after every task: it takes 70
+    ms for the objects of pyspark, pyarrow and numba, where 25,000 records take 9. Only in a worker: another process may
+    rely on full collections.
 
     Frozen objects are never examined again. So garbage is collected first, including what was in use when the process
     was last frozen: otherwise a worker whose tasks each import something would keep growing."""

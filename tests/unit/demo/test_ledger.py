@@ -146,7 +146,7 @@ def test_sparks_output_must_be_its_batches() -> None:
     assert judge({0: 3}, [], claims, {0: [0, 1, 2]}).ok
     assert judge({0: 3}, [], claims, {0: [0, 1]}).disorder == ["Spark's output lacks 1 records of its batches"]
     twice = judge({0: 3}, [], claims, {0: [0, 1, 2, 2]})
-    assert twice.disorder == ["Spark's output has 1 records more than its batches"]
+    assert twice.disorder == ["Spark's output has 1 more records than its batches"]
 
 
 def test_claims_are_read_from_the_offset_log() -> None:

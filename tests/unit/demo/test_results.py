@@ -101,7 +101,7 @@ def test_dead_letters_may_be_repeated_but_not_missing_wrong_or_too_many() -> Non
     assert results.dead(right[:1], truth()).wrong == ("flight 4: no letter instead of not JSON",)
     assert results.dead([letter(3, "not JSON"), right[1]], truth()).wrong == ("flight 3: not JSON instead of late",)
     assert results.dead([*right, letter(3, "not JSON")], truth()).wrong == ("flight 3: late, not JSON instead of late",)
-    assert results.dead([*right, letter(1, "late")], truth()).wrong == ("flight 1 is a dead letter",)
+    assert results.dead([*right, letter(1, "late")], truth()).wrong == ("flight 1 should not be a dead letter",)
 
 
 def test_each_flight_is_in_the_topic_once_in_order_within_its_partition() -> None:

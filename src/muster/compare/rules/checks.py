@@ -1,7 +1,7 @@
-"""The checks: what must hold of the results whatever the machine's speed. Times are shown, but not checked.
+"""The checks: what must be true of the results whatever the machine's speed. Times are shown, but not checked.
 
-If sessions ended in a step that should not have (on a stalled machine), its counts mean nothing. It is named, and its
-counts are not checked; lost records still are.
+If sessions ended unexpectedly during a step (on a stalled machine), its counts mean nothing: they are not checked, and
+the step is named. Lost records still are checked.
 """
 
 from __future__ import annotations
@@ -147,8 +147,8 @@ def _writes_wanted(run: SchemeRun, step: StepResult) -> tuple[int, Range]:
 
 
 def _coordinator_writes_wanted(run: SchemeRun, step: StepResult) -> tuple[int, Range]:
-    """Scheme 2 writes the group once for each rebalance, and what members commit before it; scheme 3 into its log. A
-    group's first write also creates its parent znodes."""
+    """Scheme 2 writes the group once for each rebalance, and what members commit before it; scheme 3 writes to its log.
+    A group's first write also creates its parent znodes."""
     if run.scheme is Scheme.MEMBERS:
         return step.counted.writes, Range(0, 0)
     folders = 2 if step is run.steps[0] else 0

@@ -1,6 +1,6 @@
 """ZooKeeper's own counters, from its command `mntr`.
 
-`cnt_readlatency` counts pings, which come with time and not with changes. So reads are taken from the counters of each
+`cnt_readlatency` includes pings, which depend on time and not on changes. So reads are taken from the counters of each
 namespace (ZooKeeper 3.6 and newer), which count the reads that found a znode. Writes are requests: a multi is one.
 """
 

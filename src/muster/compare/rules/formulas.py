@@ -23,7 +23,7 @@ class Scheme(StrEnum):
     """The generations of group coordination, and the peers that are compared with them."""
 
     WATCHERS = "1"
-    """Each member watches ZooKeeper, and rebalances for itself."""
+    """Each member watches ZooKeeper, and rebalances on its own."""
     KAFKA08 = "1-kafka"
     """The same, by the consumer of Apache Kafka 0.8.2.2."""
     SERVER = "2"
@@ -127,8 +127,8 @@ def notifications_curve(scheme: Scheme) -> Curve:
 def requests_curve(scheme: Scheme) -> Curve:
     """Requests to coordinators when one more joins, without heartbeats and commits.
 
-    Under scheme 2 every member joins. Under scheme 3 every member joins and syncs, and a new one joins twice, as it is
-    given its id first (KIP-394).
+    Under scheme 2 every member joins. Under scheme 3 every member joins and syncs, and a new one joins twice, because
+    it gets its id first (KIP-394).
     """
     if scheme.watches:
         return lambda _: 0

@@ -79,7 +79,7 @@ class Period(NamedTuple):
 
 
 class Double(NamedTuple):
-    """A time in which two members or more read one partition."""
+    """A period in which two or more members read one partition."""
 
     partition: int
     members: tuple[str, ...]
@@ -180,7 +180,7 @@ def ownerless_ms(held: Iterable[Hold], partitions: int, during: Period) -> int:
 
 
 def doubles(held: Iterable[Hold]) -> list[Double]:
-    """The times in which a partition had two owners or more, each as long as the same ones had it."""
+    """The periods in which a partition had two or more owners, each as long as the owners stayed the same."""
     found: list[Double] = []
     for partition, stretches in sorted(_by_partition(held).items()):
         moments = sorted({moment for hold in stretches for moment in (hold.start_ms, hold.end_ms)})
@@ -197,7 +197,7 @@ def doubles(held: Iterable[Hold]) -> list[Double]:
 
 
 def union_ms(spans: Iterable[Period]) -> int:
-    """How long one of them or more lasted."""
+    """How much time at least one of these periods covers."""
     return sum(span.length_ms for span in _union(spans))
 
 

@@ -30,11 +30,11 @@ class Work:
 
     @property
     def joins(self) -> int:
-        """Requests to coordinators that a change causes: all but heartbeats, commits and their like."""
+        """Requests to coordinators that a change causes: all but heartbeats, commits and the like."""
         return sum(count for name, count in self.requests.items() if name not in _STEADY)
 
     def since(self, before: Work) -> Work:
-        """What was added."""
+        """What was added since an earlier count."""
         requests = {name: count - before.requests.get(name, 0) for name, count in self.requests.items()}
         return Work(
             self.rebalances - before.rebalances,
@@ -101,7 +101,7 @@ class StepResult:
 
     @property
     def as_meant(self) -> bool:
-        """Whether nothing but the step happened to the group: only then its counts are meaningful."""
+        """Whether nothing but the step happened to the group: only then are its counts meaningful."""
         return self.expired == 0
 
 

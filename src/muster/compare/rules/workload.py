@@ -34,7 +34,7 @@ LOSSES = (StepKind.LEAVE, StepKind.CRASH, StepKind.FREEZE)
 
 @dataclass(frozen=True, slots=True)
 class WorkloadStep:
-    """One step. `member` is "" where it happens to the servers."""
+    """One step. `member` is "" if it happens to the servers."""
 
     kind: StepKind
     member: str = ""
@@ -50,7 +50,7 @@ class WorkloadStep:
 def script(size: int, *, broker: bool = True, zookeeper: bool = True) -> list[WorkloadStep]:
     """The steps for a group of `size` members, at least two. `broker` and `zookeeper` say whether those may be stopped.
 
-    A loss leaves at least one member to take over: if it would leave zero, another member joins first.
+    A loss leaves at least one member to take over: if it would leave none, another member joins first.
     """
     if size < 2:
         raise ValueError(f"a group of {size} has no member to take over")

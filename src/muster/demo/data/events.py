@@ -1,8 +1,8 @@
 """What the demo sends, and the expected results: records in clock order, and the truth computed from them.
 
-The clock is that of 2013 in New York, in Eastern Standard Time: a flight is sent when it leaves, an hour's weather when
-that hour begins. A flight's event time is `time_hour`, the hour for which it was scheduled, so flights arrive slightly
-out of order, as events do. The demo also creates the problems that pipelines face:
+The clock shows the time in New York in 2013, in Eastern Standard Time: a flight is sent when it leaves, an hour's
+weather when that hour begins. A flight's event time is `time_hour`, the hour for which it was scheduled, so flights
+arrive slightly out of order, as events do. The demo also creates the problems that pipelines face:
 
 - late: every LATE_EVERYth flight is held back for HELD_BACK. That exceeds the pipeline's ALLOWED_LATENESS by far,
   and shows in the records themselves (`seen_at` against `time_hour`). So lateness does not depend on batches;
@@ -192,7 +192,7 @@ class Truth:
     dead: dict[int, FlightFault] = field(default_factory=dict)
     weather: dict[Hour, tuple[Cell, ...]] = field(default_factory=dict)
     good: dict[int, tuple[Hour, Cell]] = field(default_factory=dict)
-    """For each flight that is neither late nor damaged its origin with its hour, and its delay."""
+    """For each flight that is neither late nor damaged: its origin and hour, and its delay."""
 
     def add(self, event: StreamEvent) -> None:
         """Count one record."""

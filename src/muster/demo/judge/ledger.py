@@ -1,16 +1,16 @@
 """The demo's ledger: which member handled which record, and the judgement on that.
 
 At-least-once delivery promises that nothing is lost, and limits where duplicates come from. A member writes a line for
-each record before it commits the record's offset, and a line for each acknowledged commit. So its file says,
-for each time that it owned a partition, what it had handled and how much of that was committed when the
-ownership ended. Records after that mark may be handled again by the next owner. There are three such windows:
+each record before it commits the record's offset, and a line for each acknowledged commit. So its file says, for each
+time that it owned a partition, what it had handled and how much of that was committed when the ownership ended. Records
+after that mark may be handled again by the next owner. There are three windows in which duplicates are allowed:
 
 * killed: the member was killed; the records that it had handled since its last acknowledged commit;
 * broker down: the ownership ended before the commit was acknowledged, because the broker was down;
 * Spark batch: Spark lost a partition by force while a batch held it; at most that one batch.
 
-A duplicate in none of them is an error. So is a record that was never handled, and so are records of a
-partition that were handled out of order within one ownership.
+A duplicate outside them is an error. So is a record that was never handled, and so are records of a partition that were
+handled out of order within one ownership.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Judgement:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was lost or out of order, and duplicates are only where they may be."""
+        """Whether nothing was lost or out of order, and duplicates occur only where they are allowed."""
         return not self.lost and not self.unexplained and not self.disorder
 
 
@@ -223,7 +223,7 @@ def judge(
 def _excuse(
     times: Counter[tuple[int, int]], ownerships: Sequence[Ownership], batches: Mapping[int, Sequence[BatchRead]]
 ) -> tuple[dict[DuplicateWindow, int], list[tuple[int, int]]]:
-    """Find the window of each repetition: a record is handled once, each further time needs an excuse."""
+    """Find the window of each repetition: a record is handled once, and every further time needs an excuse."""
     repeated = {key for key, count in times.items() if count > 1}
     excuses: dict[tuple[int, int], list[DuplicateWindow]] = defaultdict(list)
     for ownership in ownerships:
@@ -281,5 +281,5 @@ def _rows_outside(claims: Sequence[BatchRead], spark_rows: Mapping[int, Sequence
     if missing:
         found.append(f"Spark's output lacks {missing} records of its batches")
     if extra:
-        found.append(f"Spark's output has {extra} records more than its batches")
+        found.append(f"Spark's output has {extra} more records than its batches")
     return found

@@ -99,7 +99,7 @@ def claims(checkpoint: Path, topic: str) -> list[BatchRead]:
 
 
 def figures(run: DemoRun, outcome: Outcome) -> dict[str, Figure]:
-    """The table that is printed, on the page, and in the last line."""
+    """The figures that are printed, shown on the page, and summed up in the last line."""
     judged, story = outcome.books, run.story
     longest = max((rebalance.duration_ms for rebalance in story.rebalances), default=0)
     repeated = "; ".join(f"{count} {window}" for window, count in judged.duplicates.items() if count)

@@ -1,6 +1,6 @@
 """Compares the pipeline's results with the truth, record by record. Pure: rows come in as dictionaries.
 
-The pipeline promises, whatever is killed: every record that was sent is in its topic; each window of the table and of
+Whatever is killed, the pipeline promises: every record that was sent is in its topic; each window of the table and of
 the compacted topic has exactly the good flights of its day; each good flight is joined with its hour's weather once;
 each late or damaged flight is a dead letter with its fault. Dead letters are written at least once: if a batch was
 written again after a kill, a letter may occur twice, which is counted.
@@ -78,7 +78,8 @@ def last_values(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def joined(rows: Sequence[Mapping[str, Any]], truth: Truth) -> Compared:
-    """The flights with their weather: each that has some, once, with its delay and the weather of its hour."""
+    """The flights with their weather: each flight that has some occurs once, with its delay and the weather of its
+    hour."""
     expected = truth.joined()
     times = Counter(row["id"] for row in rows)
     wrong = [f"flight {number} lacks its weather" for number in sorted(expected.keys() - times.keys())]
@@ -103,5 +104,5 @@ def dead(records: Iterable[Mapping[str, Any]], truth: Truth) -> Compared:
         for number, fault in truth.dead.items()
         if faults.get(number) != {fault}
     ]
-    wrong += [f"flight {number} is a dead letter" for number in faults if number not in truth.dead]
+    wrong += [f"flight {number} should not be a dead letter" for number in faults if number not in truth.dead]
     return Compared(len(faults), tuple(wrong), letters - len(faults))

@@ -78,7 +78,7 @@ def collect(spark: SparkSession, access: ClusterAccess, out: Path, groups: Seque
 
 
 def _write(rows: DataFrame, out: Path, name: str) -> None:
-    """Write one file on the driver: the process that reads it may not share a folder with the executors."""
+    """Write one file on the driver: the process that reads it might not share a folder with the executors."""
     folder = out / "collected"
     folder.mkdir(exist_ok=True)
     with (folder / f"{name}.jsonl").open("w", encoding="utf-8") as file:

@@ -41,7 +41,7 @@ _STALL_TIMEOUT_S = 240
 _FILE_EVERY_S = 0.5
 _FILES_AHEAD = 2
 _LEAST = 250
-"""Minimum flights of one file: a batch of the feed takes as long for a few as for a thousand."""
+"""Minimum flights per file: a batch of the feed takes as long for a few as for a thousand."""
 
 
 class DemoError(MusterError):
@@ -104,7 +104,7 @@ class DemoRun:
 
     @property
     def collected(self) -> Path:
-        """Where the results are as lines of JSON, and the rebalances that Spark found."""
+        """Where the results and the rebalances that Spark found are, as lines of JSON."""
         return self.spark_out / "collected"
 
     @property
@@ -354,7 +354,7 @@ class DemoJob:
             self._view.note(f"→ {step}")
             began = wall_clock_ms()
             await act()
-            if step is not DemoStep.DRIVER:  # which continues during the next steps
+            if step is not DemoStep.DRIVER:  # it continues during the next steps
                 self.run_record.completed_steps.append(CompletedStep(step, began, wall_clock_ms()))
             self._steps_done += 1
 

@@ -32,7 +32,7 @@ class CompletedStep:
 
 @dataclass(frozen=True, slots=True)
 class FeedPace:
-    """How many of `events` may have been sent at a time: all within `duration_s`, unless steps are unfinished."""
+    """How many of `events` may have been sent at a given time: all within `duration_s`, unless steps are unfinished."""
 
     events: int
     duration_s: float

@@ -146,8 +146,8 @@ class Process:
     def _signal(self, number: signal.Signals) -> None:
         """Send it a signal, and to all processes of its session where `/proc` lists them.
 
-        Spark's Python workers have a process group of their own. If only the JVM died, a streaming query's worker
-        would notice, and its member would leave the group: sometimes, since in that case the workers' daemon ends them.
+        Spark's Python workers have a process group of their own. If only the JVM died, a streaming query's worker might
+        notice, and its member would leave the group; not always, since the workers' daemon also ends them.
         """
         session = self.process.pid
         pids = [int(entry.name) for entry in Path("/proc").glob("[0-9]*")]

@@ -137,7 +137,10 @@ def _timeline(report: DemoReport) -> str:
     shades = [Shade(outage.start_ms, outage.end_ms, outage.cause) for outage in report.outages]
     rows = [f"partition {partition}" for partition in partitions]
     title = f"Who owned each partition of {report.topic} over time"
-    hint = "A row is a partition, a colour its owner. Numbered lines are rebalances, the grey after each its duration."
+    hint = (
+        "A row is a partition, a colour its owner. Numbered lines are rebalances; the grey area after each is its "
+        "duration."
+    )
     if any(item.cause == NOT_KNOWN for item in report.rebalances):
         hint += " The cluster does not report causes: doctor.html, next to this page, has those that its records show."
     chart = scroll(timeline(title, rows, bands, markers, shades))
@@ -170,7 +173,7 @@ def _rebalances(rebalances: Sequence[ShownRebalance]) -> str:
 def _pipeline(report: DemoReport) -> str:
     items = [f'<li><i class="{kind}"></i>{escape(name)}</li>' for kind, name in KINDS.items()]
     legend = f'<ul class="legend">{"".join(items)}</ul>'
-    hint = "From the files to the results. Records per second are those of the time in which a query’s batches ran."
+    hint = "From the files to the results. Records per second are counted over the time in which a query’s batches ran."
     return section("The pipeline", hint, legend, scroll(picture("The pipeline", report.boxes)), _queries(report.course))
 
 

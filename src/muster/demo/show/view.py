@@ -29,7 +29,7 @@ class ProgressView(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
     def note(self, text: str) -> None:
-        """Something happened."""
+        """Show that something happened."""
 
     def progress(self, story: Story, course: Course, sent: int, total: int) -> None:
         """The groups, the queries and the data, now."""

@@ -11,9 +11,9 @@ A group is forgotten when nothing of it remains: no current generation, no commi
 the state would grow with every group that ever existed, and some tools invent a name for each run.
 
 Events that a broker reports about its groups (`__group_events`, which muster's has) are recorded before the records of
-the same time are folded; each rebalance row gets the broker's explanation before it is emitted. For groups that no log
-has, the events themselves become records (event_history.py) and are folded, at a tick or at the end: by then the events
-of several partitions are in time order.
+the same time are folded; each rebalance row gets the broker's explanation before it is emitted. For groups that are not
+in any log, the events themselves become records (event_history.py) and are folded, at a tick or at the end: by then the
+events of several partitions are in time order.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from muster.history.rules.fold import finish, fold, start
 from muster.history.rules.group_state import ReplayedState
 
 _REMEMBERED = 20_000
-"""Maximum rows of a group that its findings are made from."""
+"""The maximum number of a group's rows from which its findings are made."""
 
 
 _NO_LIMITS = Limits()
@@ -70,7 +70,7 @@ class _Group:
     committed: dict[TopicPartition, Committed] = field(default_factory=dict)
     last_ms: int = 0
     told: ToldGroup | None = None
-    """For a group that no log has: its history from events,"""
+    """For a group that is not in any log: its history from events,"""
     told_to: dict[int, int] = field(default_factory=dict)
     """and up to which offset of each partition."""
 
@@ -129,7 +129,7 @@ class Bucket:
             heard.add(rows)
 
     def _fold_events(self, *, is_last: bool = False) -> None:
-        """Fold the events of groups that no log has."""
+        """Fold the events of groups that are not in any log."""
         for name, heard in self._heard.items():
             if heard.is_all:
                 group = self._group(name)
@@ -230,7 +230,8 @@ class Bucket:
 
 
 def _lasts(generation: Generation, group: _Group) -> bool:
-    """Whether this generation keeps its group. A log says when an empty group is deleted; no event does."""
+    """Whether this generation keeps its group from being forgotten. A log says when an empty group is deleted; no event
+    does."""
     return bool(generation.members) or group.told is None
 
 

@@ -1,4 +1,4 @@
-"""Merges many small files into few: a job that reads every minute writes some thousand a day.
+"""Merges many small files into few: a job that reads every minute writes more than a thousand a day.
 
 Past days are compacted, once a day and when a job starts: `day=D/batch=0`, `batch=1`, … become
 `day=D/batch=-1`. Only batches in Spark's commit log are compacted, that is, those before the one being
@@ -116,7 +116,7 @@ def replace(place: HadoopFolder, name: str, frame: DataFrame) -> None:
 
 
 def recover(place: HadoopFolder) -> None:
-    """Restore tables that a kill has left moved away, and delete the rest."""
+    """Restore tables that a killed job had moved away, and delete the rest."""
     for name in away(place):
         place.rename(f"{OLD}/{name}", name)
     place.delete(FOLDER)

@@ -32,7 +32,7 @@ from muster.spark.source.ranges import ReadTask, read_range, tasks
 log = logging.getLogger("muster.spark.history")
 
 EventRanges = dict[str, Any]
-"""The part of the source's offset; empty if there is nothing to read."""
+"""The events' part of the source's offset; empty if there is nothing to read."""
 
 
 class EventsTask(ReadTask):
@@ -68,7 +68,7 @@ def next_ranges(cluster: Cluster, before: Mapping[str, Any]) -> EventRanges:
 
 
 def _kept(before: Mapping[str, Any]) -> EventRanges:
-    """No more than what was read before."""
+    """Read nothing beyond what was read before."""
     read = {partition: [end, end] for partition, (_, end) in before.get("read", {}).items()}
     return {"of": before["of"], "read": read} if read else {}
 

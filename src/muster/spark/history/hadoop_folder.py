@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MARK = "_history.json"
 FORMAT = 6
-"""Incremented when a version cannot continue from what the one before has written."""
+"""Incremented when a version cannot continue from what the previous one wrote."""
 
 
 _OF_PATTERNS = frozenset("{}[]*?\\")

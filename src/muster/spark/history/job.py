@@ -248,7 +248,7 @@ def _check_has_history(admin: Admin) -> None:
 
 
 def _is_events_only(admin: Admin) -> bool:
-    """Whether no log has the groups of a cluster, but its brokers report events about them."""
+    """Whether the groups of a cluster are not in any log, but its brokers report events about them."""
     found = admin.describe_topics([OFFSETS_TOPIC, EVENTS_TOPIC], raise_errors=False)
     events = found[EVENTS_TOPIC]
     return _is_missing(found[OFFSETS_TOPIC]) and isinstance(events, TopicDescription) and events.is_internal

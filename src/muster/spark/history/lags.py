@@ -3,7 +3,7 @@
 Two steps. First a task for some buckets looks up where the logs of their groups' committed partitions begin and end:
 after the commits were read, so that no group seems to be beyond a log's end. Then all partitions are distributed
 evenly, and each task counts the unread records of a share of them (history/sources/lag_samples.py): at most
-`MOST_COUNTED` in all, of 1 MB each. The lag of the others is in offsets.
+`MOST_COUNTED` in all, of 1 MB each. The lag of the other partitions is in offsets.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from muster.spark.history.buckets import GroupStatus
 log = logging.getLogger("muster.spark.history")
 
 MOST_COUNTED = 4_000
-"""In how many partitions of groups records are counted at one reading."""
+"""The most partitions of groups whose records are counted at one reading."""
 MOST_LOOKUPS = 400_000
 """How many past log ends are looked up, for all partitions and times together."""
 
@@ -42,7 +42,7 @@ def behind(
     settings: FetchSettings, limits: Limits, at_ms: int | None, tick_ms: int | None
 ) -> Callable[[Batches], Batches]:
     """For mapInArrow: `GroupStatus`s to rows of LAG, in offsets. `at_ms`: the current time; None: this machine's clock.
-    Their day is that of the tick, which a replay repeats; without one, their own."""
+    Their day is that of the tick, which a replay repeats; without a tick, their own."""
 
     def run(batches: Batches) -> Batches:
         for batch in batches:

@@ -1,8 +1,8 @@
 """How the history travels through Spark: packed, a table in a cell.
 
-Of twenty million commits Spark sees only some thousand rows. A task reads and decodes a piece of one partition of
-`__consumer_offsets`, and emits one row for each bucket of groups, with these groups' entries as an Arrow stream.
-So the JVM moves bytes, and no single record crosses between Python and the JVM.
+Twenty million commits are only a few thousand rows for Spark. A task reads and decodes a piece of one partition of
+`__consumer_offsets`, and emits one row for each bucket of groups, with these groups' entries as an Arrow stream. So the
+JVM moves bytes, and no single record crosses between Python and the JVM.
 
 A bucket is (log partition, slot): a group is in one log partition, and its name determines the slot. The rows of a
 bucket, ordered by `log_offset`, are what the log says about its groups, in log order.
@@ -44,7 +44,7 @@ _PACKED: list[pa.Field[Any]] = [
 PACKED = pa.schema(_PACKED)
 PACKED_DDL = "log_partition int, slot int, log_offset long, what string, at_ms long, data binary"
 """Rows on their way to the fold. `entries`: a stream of ENTRIES that starts at `log_offset`. `events`: rows of EVENTS
-of these groups, before all entries. `events_only`: the same for groups without entries, since no log has them.
+of these groups, before all entries. `events_only`: the same for groups without entries, which are not in any log.
 `counts`: rows of COUNTS. `tick`: a reading at the time `at_ms`; `data` has the time up to which the log partition has
 been read."""
 

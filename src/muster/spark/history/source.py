@@ -73,7 +73,7 @@ _FIXED = {"subscribe": COMMITS_TOPIC, "mode": "assign", "columns": ",".join(COLU
 _FIXED_EVENTS_ONLY = _FIXED | {"subscribe": EVENTS_TOPIC}
 """For a cluster that keeps its groups in ZooKeeper: its brokers' events are all there is."""
 EVENTS_ONLY_PARTITION = 0
-"""The log partition of groups that no log has."""
+"""The log partition of groups that are not in any log."""
 _DEFAULTS = {"startingoffsets": "earliest", "isolationlevel": "read_committed"}
 """A commit in a transaction counts once the transaction is committed."""
 
@@ -89,7 +89,7 @@ class HistoryOptions:
     groups: frozenset[str] = frozenset()
     """Empty: all."""
     is_events_only: bool = False
-    """Whether no log has the groups, but brokers have reported events about them."""
+    """Whether the groups are not in any log, but brokers have reported events about them."""
 
     @property
     def topic(self) -> str:
@@ -177,7 +177,7 @@ class PackedBatchReader(BatchReader):
 
 
 _ALL = -1
-"""Stands for a log partition if there is none: all events of the brokers."""
+"""Used as a log partition if there is none: all events of the brokers."""
 
 
 class FolderTask(InputPartition):  # type: ignore[misc]
@@ -350,7 +350,7 @@ def _cluster(settings: FetchSettings) -> Cluster:
 
 
 def packed_events_only(batches: Iterator[pa.RecordBatch], groups: frozenset[str]) -> Iterator[pa.RecordBatch]:
-    """Packed events of groups that no log has; each batch is of one partition."""
+    """Packed events of groups that are not in any log; each batch is of one partition."""
 
     def place_of(group: str) -> int | None:
         return EVENTS_ONLY_PARTITION if not groups or group in groups else None

@@ -25,7 +25,7 @@ from muster.protocol.api import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_UNCOM
 from muster.spark.source.claims import BatchState, QueryClaims
 
 HELD_UP_MS = 2_000
-"""After this long without an answer, a query does not wait for a partition."""
+"""After this long without an answer, a query stops waiting for a partition."""
 
 HELD_UP_WARNING_MS = 10_000
 STARTS_EVERY_MS = 10_000

@@ -53,7 +53,7 @@ class OffsetChoice:
     """Whether a time without a record at or after it means the log's end, rather than an error."""
 
     def spot(self, partition: TopicPartition) -> OffsetOrTime:
-        """The place in a partition."""
+        """Where to read in a partition."""
         found = self.named.get(partition)
         if found is None:
             return OffsetOrTime(None, self.everywhere)
@@ -64,7 +64,7 @@ class OffsetChoice:
         return sorted(set(partitions) - self.named.keys()) if self.named else []
 
     def left_out_warning(self, partitions: Iterable[TopicPartition]) -> str | None:
-        """A message about them, without a full stop; None if there are none."""
+        """A message about the omitted partitions, without a full stop; None if there are none."""
         found = self.left_out(partitions)
         if not found:
             return None
@@ -90,7 +90,7 @@ class OffsetChoice:
 
     @property
     def moves(self) -> bool:
-        """Whether a later lookup may give another place, since logs grow."""
+        """Whether a later lookup may have another result, since logs grow."""
         return LATEST_TIMESTAMP in (self.everywhere, *self.named.values()) or (self.uses_times and self.latest_if_none)
 
     @property

@@ -247,7 +247,7 @@ class QueryClaims:
 
     @property
     def drain_deadline(self) -> int | None:
-        """When partitions are given up at the latest."""
+        """The latest time at which partitions are given up."""
         return self._drain.deadline if self._drain else None
 
     def batch_reads(self, partitions: Iterable[TopicPartition]) -> bool:
@@ -311,7 +311,7 @@ class QueryClaims:
         The race that leaves a commit about a former topic: the topic is deleted with the group's offsets and recreated;
         a query that has not noticed commits its position in the former topic, which a broker that takes commits by
         topic name (OffsetCommit before version 10) accepts; then the partition is lost, or the query is killed. The
-        member that gains the partition next finds that commit, and would pass over the new topic's records up to it.
+        member that gains the partition next finds that commit, and would skip the new topic's records up to it.
         """
         owned = self._owned.get(partition)
         if owned is None or owned.known:

@@ -38,13 +38,13 @@ log = logging.getLogger("muster.spark")
 T = TypeVar("T")
 
 FRESH_MS = 100
-"""Ends looked up less than this ago are fresh enough: Spark may ask every 10 ms."""
+"""Ends looked up less than this long ago are fresh enough: Spark may ask every 10 ms."""
 
 COMMIT_WAIT_MS = 5_000
 """How long the next batch waits for the last one's commit, unless commits are failing."""
 
 DOUBTS_WAIT_MS = 10_000
-"""How long an answer to Spark waits for the decision whether a position is still valid."""
+"""How long an answer to Spark waits until it is known whether a position is still valid."""
 
 LAST_BATCH_MS = 2_000
 """How long an ending query waits for the message that its last batch was finished."""
@@ -74,7 +74,7 @@ class BatchPacing:
         self._last: int | None = None
 
     def holds_back(self, rows: int, now: int) -> bool:
-        """Whether a trigger now, with this many records to read, makes no batch."""
+        """Whether a trigger now, with this many records to read, should make no batch."""
         if self._min_rows is None:
             return False
         due = self._last is None or now - self._last >= self._max_delay_ms

@@ -111,9 +111,7 @@ class QueryCore:
         options = self.options
         self.events += [Note(WARNING, note) for note in options.notes]
         if options.feeds_itself:
-            endless = (
-                "each commit of this query adds a record to __consumer_offsets: it will never have read everything"
-            )
+            endless = "each commit of this query adds a record to __consumer_offsets: it will never reach the end"
             alone = "the query reads __consumer_offsets, so it commits nothing: only the checkpoint has its progress"
             self.events.append(Note(WARNING, endless if options.commits else alone))
         if not options.grouped:
