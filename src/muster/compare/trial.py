@@ -99,7 +99,7 @@ class Trial:
         self._books = HandledRecords()
         self._events: list[OwnershipEvent] = []
         self._changed_ms = 0
-        """When the last event of ownership was."""
+        """When the last ownership event arrived."""
         self._news = asyncio.Event()
         self._hosts: list[Process] = []
         self._host_of: dict[str, Process] = {}

@@ -31,7 +31,7 @@ _DEPARTURES = frozenset({"MemberLeft", "MemberExpired"})
 _SESSION = "no heartbeat within its session timeout"
 """The kind of a MemberExpired whose timeout is the session timeout."""
 _UNKNOWN_MS = 0
-"""A timeout that no event contains."""
+"""A timeout that events do not contain."""
 
 _Rebalance = tuple[int, int]
 """The resulting generation, and its time."""

@@ -1,8 +1,8 @@
 """Polls groups through the admin API, for clusters where `__consumer_offsets` may not be read.
 
 The results are converted to the records that the coordinator would have written: a generation when the members or their
-partitions change, a commit when an offset does. So the same rules make the same tables. A warning states what they
-cannot know: the time before, intermediate changes between two polls, and the members' timeouts.
+partitions change, a commit when an offset does. So the same rules make the same tables. A warning states what polling
+cannot show: the time before, intermediate changes between two polls, and the members' timeouts.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Verdict:
     is_stop: bool = False
 
     def but(self, *more: str, sure: float = 1.0, also: Iterable[Alternative] = ()) -> Verdict:
-        """The same with more evidence and alternatives; `sure` scales the confidence."""
+        """The same verdict with more evidence and alternatives; `sure` scales the confidence."""
         known = {each.cause for each in self.alternatives} | {self.cause}
         added = tuple(each for each in also if each.cause not in known)
         confidence = round(min(0.99, self.confidence * sure), 2)
@@ -266,7 +266,7 @@ def _patience_ms(case: Case) -> int:
 
 
 def _back_after_move(case: Case) -> Verdict | None:
-    """All members that join had lost their membership when the coordinator moved."""
+    """All members that joined had lost their membership when the coordinator moved."""
     came = case.differs.came
     why = [case.returned.get(member.member_id) for member in came]
     if not came or case.differs.gone or any(each is None or each[0] is not Cause.COORDINATOR_MOVED for each in why):

@@ -69,7 +69,7 @@ class Clock:
         return np.array(found, dtype=np.int64)
 
     def at(self, time_ms: int) -> int:
-        """A time of the latest record's clock, as the group's time."""
+        """Converts a time by the latest record's clock to the group's clock."""
         return time_ms + self.offset_ms
 
     @property

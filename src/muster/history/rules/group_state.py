@@ -76,7 +76,7 @@ class ReplayedState:
     """When the coordinator last wrote."""
     move: CoordinatorMove | None = None
     watching: list[SilenceWatch] = field(default_factory=list)
-    """The watches that are not over."""
+    """The watches that have not ended."""
     owners_are_stale: bool = False
     heard_of: dict[str, int] = field(default_factory=dict)
     """When each member of a KIP-848 group last showed a sign of life."""

@@ -130,7 +130,7 @@ def _groups(groups: Sequence[GroupSummary], linked: Mapping[str, str]) -> str:
         ("lag", True),
         ("last rebalance", False),
     ]
-    hint = "Those with findings first, then those that rebalanced most." + _left_out(groups, SUMMARIES)
+    hint = "Groups with findings first, then those that rebalanced most." + _left_out(groups, SUMMARIES)
     return section("Groups", hint, table(head, rows))
 
 

@@ -61,7 +61,7 @@ def side_by_side(topic: TopicSource, partitions: Sequence[int]) -> Generator[Par
 
 
 def _fill(pipe: _Pipe, read: Callable[[], Iterator[pa.RecordBatch]]) -> bool:
-    """Read into a pipe; False if the taker closed it."""
+    """Read into a pipe; False if the thread that takes the batches closed it."""
     failed: BaseException | None = None
     try:
         batches = read()

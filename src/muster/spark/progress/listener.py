@@ -29,7 +29,7 @@ def listen(spark: SparkSession) -> ProgressListener | None:
     listener = ProgressListener()
     try:
         spark.streams.addListener(listener)
-    except Exception as error:  # Spark Connect may not allow it; the source works without
+    except Exception as error:  # Spark Connect may not allow it; the source works without it
         log.info("finished batches are committed at the next trigger: cannot install a listener (%s)", error)
         return None
     setattr(spark, _INSTALLED, listener)
