@@ -570,7 +570,7 @@ def test_a_cause_that_is_not_sure_is_reported_as_such(cause: Cause) -> None:
     )
     (found,) = findings([view(doubt)])
     assert found.sentence.startswith("Most likely 'slow' at 10.0.0.7")
-    assert found.sentence.endswith(" It may also be left; to find out, check the log of brokers.")
+    assert found.sentence.endswith(" The cause may also be left; to find out, check the log of brokers.")
     (found,) = findings([view(doubt, rebalance(cause, ago_ms=60_000, left=(SLOW,)))])
     assert found.sentence.startswith("'slow' at")
     assert "may also" not in found.sentence

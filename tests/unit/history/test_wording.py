@@ -24,6 +24,7 @@ from muster.history.rules.wording import count, duration, listed, named, setting
         (listed(["a", "a"]), "a (2 times)"),
         (listed(["a", "b", "a"]), "a (2 times) and b"),
         (listed(["a", "b", "c"]), "a, b and c"),
+        (listed(["a, x", "b, y", "c"]), "a, x; b, y and c"),
         (listed(["a", "b", "c", "d", "e"]), "a, b, c and 2 more"),
         (settings_value(7), "7"),
         (settings_value(45_000), "45000"),

@@ -4,8 +4,8 @@ The clock shows the time in New York in 2013, in Eastern Standard Time: a flight
 weather when that hour begins. A flight's event time is `time_hour`, the hour for which it was scheduled, so flights
 arrive slightly out of order, as events do. The demo also creates the problems that pipelines face:
 
-- late: every LATE_EVERYth flight is held back for HELD_BACK. That exceeds the pipeline's ALLOWED_LATENESS by far,
-  and shows in the records themselves (`seen_at` against `time_hour`). So lateness does not depend on batches;
+- late: every LATE_EVERYth flight is held back for HELD_BACK. That far exceeds the pipeline's ALLOWED_LATENESS, and
+  shows in the records themselves (`seen_at` against `time_hour`). So lateness does not depend on batches;
 - damaged: every DAMAGED_EVERYth flight is truncated, lacks its hour, or has an unknown
   carrier, in turn.
 

@@ -209,7 +209,7 @@ def _or_else(seen: Sequence[Rebalance]) -> str:
     if surest.confidence >= _SURE or not surest.alternatives:
         return ""
     other = surest.alternatives[0]
-    return f" It may also be {other.cause}; to find out, check {other.told_apart_by}."
+    return f" The cause may also be {other.cause}; to find out, check {other.told_apart_by}."
 
 
 def _is_static_stop(row: Rebalance) -> bool:
@@ -526,7 +526,7 @@ def stops_the_world(view: GroupView) -> RuleResult | None:
     if kept < _OFTEN or kept * 4 < stopped:
         return None
     what = f"The assignor {latest.protocol!r} stops all partitions in every rebalance"
-    then = f"{kept} of {stopped} stops were of partitions that stayed with their member."
+    then = f"{kept} of {stopped} stops affected partitions that stayed with their member."
     advice = (
         "Set partition.assignment.strategy to cooperative-sticky (deploy first with both assignors, then with "
         "cooperative-sticky alone), or group.protocol=consumer on Kafka 4.0 and newer: partitions that stay are not "

@@ -494,8 +494,8 @@ def _leader_rejoined(case: Case) -> Verdict | None:
     leader = next((each for each in case.after.members if each.member_id == case.after.leader), None)
     who = named(leader) if leader is not None else "the leader"
     evidence = [
-        f"Members, subscriptions and partitions are the same: {who}, the leader, rejoined, or a member that calls "
-        "enforceRebalance or whose user data changed (as in Kafka Streams)."
+        f"Members, subscriptions and partitions are the same: the member that rejoined was {who}, the leader, or one "
+        "that calls enforceRebalance or whose user data changed (as in Kafka Streams)."
     ]
     if case.gone_topics:
         evidence = [

@@ -64,16 +64,16 @@ GROUP_HEARTBEAT_MS = 5_000
 """The default of group.consumer.heartbeat.interval.ms (KIP-848)."""
 
 BROKER_LOG = (
-    "the coordinator's log: 'Member … has failed, removing it' when its session expired, 'has left group … through "
-    "explicit LeaveGroup' with a reason when it left"
+    "the coordinator's log: 'Member … has failed, removing it' if the session expired, 'has left group … through "
+    "explicit LeaveGroup' with a reason if the member left"
 )
 AT_REST = "whether its topics were written to in that time (if not, the others had nothing to commit); " + BROKER_LOG
 IN_TRANSACTIONS = "whether it commits within transactions, which do not renew a session; " + BROKER_LOG
 RARE_HEARTBEATS = "the member's heartbeat.interval.ms, because its commits do not renew its session; " + BROKER_LOG
-CLIENT_LOG = "the client's log: 'consumer poll timeout has expired' when its handler took too long"
+CLIENT_LOG = "the client's log: 'consumer poll timeout has expired' if the handler took too long"
 LATE_OR_DEAD = (
-    "whether the process survived: if so, the client logs 'consumer poll timeout has expired'; with a commit interval "
-    "shorter than the difference between max.poll.interval.ms and session.timeout.ms the records show it"
+    "whether the process survived: if so, the client logs 'consumer poll timeout has expired'; the records show it "
+    "if the commit interval is shorter than the difference between max.poll.interval.ms and session.timeout.ms"
 )
 
 

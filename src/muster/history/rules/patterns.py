@@ -283,7 +283,7 @@ def _flapping(around: _Around) -> PatternSeen | None:
             continue
         span = duration(legs[-1].at_ms - legs[0].at_ms)
         causes = listed(str(_why(leg)).replace("_", " ") for leg in legs)
-        evidence = f"{legs[0].name} left {count(len(legs), 'time')} within {span} ({causes})."
+        evidence = f"{legs[0].name} left {count(len(legs), 'time')} within {span}; causes: {causes}."
         return _seen(Pattern.FLAPPING, 0.9, evidence, legs)
     return None
 

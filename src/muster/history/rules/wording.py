@@ -33,7 +33,8 @@ def listed(items: Iterable[str]) -> str:
         shown.append(f"{len(counts) - _SHOWN} more")
     if len(shown) < 2:
         return shown[0] if shown else "a member"
-    return f"{', '.join(shown[:-1])} and {shown[-1]}"
+    mark = "; " if any(", " in item for item in shown) else ", "
+    return f"{mark.join(shown[:-1])} and {shown[-1]}"
 
 
 def count(number: int, noun: str) -> str:

@@ -280,7 +280,7 @@ def _why(each: Rebalance) -> str:
     if not each.alternatives:
         return lines
     causes = ", ".join(dict.fromkeys(other.cause.value for other in each.alternatives))
-    others = "<br>".join(escape(f"Or {other.cause.value}: {other.told_apart_by}") for other in each.alternatives)
+    others = "<br>".join(escape(f"Or {other.cause.value}: check {other.told_apart_by}") for other in each.alternatives)
     return f"{lines}<details><summary>Or {escape(causes)}?</summary>{others}</details>"
 
 

@@ -85,7 +85,7 @@ def plan_log(paths: Iterable[Path], warnings: ReaderWarnings) -> LogPlan:
     walk(paths, found, warnings)
     if found.open:
         first = min(each.first for each in found.open.values())
-        warnings.add(f"{len(found.open)} open transactions from offset {first} on do not count")
+        warnings.add(f"{len(found.open)} open transactions, from offset {first} on, are left out")
     found.aborted += [_Aborted(producer_id, each.first, _END) for producer_id, each in found.open.items()]
     return found
 
