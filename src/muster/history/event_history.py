@@ -1,8 +1,8 @@
 """The history of groups that have no records in a log, from the events of muster's brokers in `__group_events`.
 
-A cluster that keeps its groups in ZooKeeper has none of them in `__consumer_offsets`. Their events are converted to the
-records that the coordinator would have written, so that the same rules make the same tables: a generation for each
-completed rebalance, with the members that have joined and not left. Causes and durations come from the brokers
+A cluster that keeps its groups in ZooKeeper has none of them in `__consumer_offsets`. The groups' events are converted
+to the records that the coordinator would have written, so that the same rules make the same tables: a generation for
+each completed rebalance, with the members that have joined and not left. Causes and durations come from the brokers
 (event_explanations.py). What the events lack stays unknown: subscriptions, owned partitions, timeouts, commits.
 
 Retention removes old events. A member that is named before it joins was a member from the beginning. If an event counts

@@ -1,7 +1,7 @@
 """The rules of a sink that writes each row of a stream once (`exactlyOnce`), without I/O.
 
-Theory. Each task writes its rows in one transaction, which also commits an offset as a *marker*: for a group of the
-task's number, the number of the next batch, with what was written as the commit's metadata. Before it writes, a task
+Theory. Each task writes its rows in one transaction, which also commits an offset as a *marker*: for a group with the
+task's number, the number of the next batch; the commit's metadata says what was written. Before it writes, a task
 initializes its transactional id, which fences every other attempt of the task, and then reads the marker. So an attempt
 finds what an earlier one has committed, and an attempt that was thought to be dead can no longer commit anything:
 
@@ -9,11 +9,11 @@ finds what an earlier one has committed, and an attempt that was thought to be d
    writes nothing and succeeds.
 2. Attempt A is slow, and B begins. B's `init_transactions` aborts A's transaction and fences A.
 
-A marker belongs to a task number, so this holds if a batch that runs again has the same rows in the same tasks.
-Spark does not promise that (SPARK-28650: the number of tasks may differ). So the marker has the number of the rows
-and a sum over their keys and values, whatever their order; a task that finds a marker compares them with its own rows.
-The driver looks for markers of tasks that a batch no longer has. A difference is an error: rows that were written again
-would be there twice, and rows that were left out might be lost.
+A marker belongs to a task number, so this holds if a batch that runs again has the same rows in the same tasks. Spark
+does not promise that (SPARK-28650: the number of tasks may differ). So the marker has the number of the rows and a sum
+over their keys and values, whatever their order; a task that finds a marker compares them with its own rows. The driver
+looks for markers of tasks that a batch no longer has. A difference is an error: rows that were written again would be
+duplicates, and rows that were left out might be lost.
 """
 
 from __future__ import annotations

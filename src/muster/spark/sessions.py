@@ -11,7 +11,7 @@ What they set in addition to Spark's own settings:
   Java lacks and the source does not need.
 - Arrow batches of at most about 4.5 MB, unless the user has set a limit. Spark's own limit is 10,000 rows: at 10 KB
   each these are 100 MB, for which both sides need new memory and a third more CPU.
-- numba's cache: what decodes and packs records is compiled once here, so that no worker has to.
+- numba's cache: the code that decodes and packs records is compiled once here, so that no worker has to.
 """
 
 from __future__ import annotations

@@ -4,12 +4,12 @@
 
 Scheme 1, as `watchers/scheme.py` does it. A change wakes every member. Each sets the watch on the ids again (exists and
 children: 2 reads), reads its own id (1), the brokers (1 + B), the ids (1) and each of them (N), and the topic (1). The
-offset of each partition is read by its new owner (P together), if there is one. So N² + (6 + B)·N + P reads. Each
-failed try costs N + 4 + B more. Each owner znode is deleted and created (2P); a session and an id begin or end (2); and
-each partition's offset is written before it is released, if it has moved (up to P). 0.8.2.2's own consumer was measured
-with about twice as many reads for each member.
+offset of each partition is read by its new owner (P together), if one was committed. That makes N² + (6 + B)·N + P
+reads. Each failed try costs N + 4 + B more. Each owner znode is deleted and created (2P); a session and an id begin or
+end (2); and each partition's offset is written before it is released, if it has moved (up to P). 0.8.2.2's own consumer
+was measured with about twice as many reads for each member.
 
-Scheme 2 keeps a group and its assignment in one znode: one write a rebalance. Scheme 3 writes a record of its log.
+Scheme 2 keeps a group and its assignment in one znode: one write per rebalance. Scheme 3 writes a record of its log.
 """
 
 from __future__ import annotations

@@ -5,9 +5,8 @@ are read here, from where pip installed them.
 
 Flights are in order of departure: by date and `dep_time`, those that never left by their scheduled time, ties in the
 order of the file. The file dates a flight by its schedule, so one that left after midnight comes early on its scheduled
-day. A record's key is the tail number, so that an aircraft's flights stay in order in one partition; where it is
-unknown (2,512 flights) it is carrier and flight number, such as UA1545. Its value is the row as JSON, null for missing
-cells.
+day. A record's key is the tail number, so that an aircraft's flights stay in order in one partition; if that is unknown
+(2,512 flights), it is carrier and flight number, such as UA1545. Its value is the row as JSON, null for missing cells.
 """
 
 from __future__ import annotations

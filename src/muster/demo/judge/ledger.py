@@ -7,7 +7,7 @@ after that mark may be handled again by the next owner. There are three windows 
 
 * killed: the member was killed; the records that it had handled since its last acknowledged commit;
 * broker down: the ownership ended before the commit was acknowledged, because the broker was down;
-* Spark batch: Spark lost a partition by force while a batch held it; at most that one batch.
+* Spark batch: Spark was forced to give up a partition while a batch was reading it; at most that one batch.
 
 A duplicate outside them is an error. So is a record that was never handled, and so are records of a partition that were
 handled out of order within one ownership.

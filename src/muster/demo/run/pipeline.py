@@ -5,9 +5,9 @@
               │                                             └─ late, damaged ── a topic of dead letters
     weather ──┴─ good flights joined with the weather of their hour ── Parquet
 
-The records determine which flights are late (events.py), so it is the same however Spark cuts its batches, and whatever
-is killed. Spark's watermark only says when state may be dropped: WATERMARK exceeds the time by which good flights can
-be out of order, so it drops none.
+The records determine which flights are late (events.py), so the result is the same however Spark cuts its batches, and
+whatever is killed. Spark's watermark only says when state may be dropped: WATERMARK exceeds the time by which good
+flights can be out of order, so it drops none.
 
 Killed at any time and restarted on the same folder, the program continues where it was. On the command `lose an
 executor` it lets a task kill its own executor; on `finish` it reads to the end (program.py).

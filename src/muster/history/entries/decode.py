@@ -1,7 +1,7 @@
 """Decodes raw records of `__consumer_offsets` to the entries that the rules read, and counts records by kind.
 
 Nearly all records are offset commits, and nearly all of those repeat an earlier key. So Arrow numbers the keys, each
-distinct key is decoded once, and the values are read column by column: the offsets of all rows are one access to the
+distinct key is decoded once, and the values are read column by column: the offsets of all rows take one access to the
 buffer. A value with an unusual layout (metadata of more than 126 bytes in version 4, an unknown tag, truncated bytes)
 goes through `group_records.decode_record`. That function is also the reference: a test compares both paths record by
 record. No record is dropped silently, and none stops the others: one that cannot be decoded, or whose kind or version

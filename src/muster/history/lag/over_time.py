@@ -5,8 +5,8 @@ spans more than `STEPS` steps, or more than `MOST_KEPT` commits are kept, the st
 the last commit of the second, so what is kept stays exact.
 
 A log's end at a past time is the offset of the first record at or after that time (ListOffsets by timestamp). The lag
-at that time is the difference to the committed offset, in offsets: transaction markers and gaps left by compaction are
-included. Its age is accurate to one step: the committed offset was the log's end at some earlier step.
+at that time is the difference from the committed offset, in offsets: transaction markers and gaps left by compaction
+are included. Its age is accurate to one step: the committed offset was the log's end at some earlier step.
 
 - These are record timestamps: with CreateTime the result is as accurate as the producers' clocks.
 - Nothing is known from before the log's current start, because the records are gone. Such steps are left out.

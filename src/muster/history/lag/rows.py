@@ -3,11 +3,11 @@
 The lag itself is `lag.lag`. A row has more than this difference:
 
 - Retention may move a log's start past the committed offset. Records before the start are lost, and counted separately.
-- Offsets are not records: transaction markers take offsets, and compaction leaves gaps. Where the records
-  from the committed offset on were counted, `is_exact` says whether their number equals the lag; where there are no
-  such records, `lag_ms` is 0.
+- Offsets are not records: transaction markers take offsets, and compaction leaves gaps. If the records from the
+  committed offset on were counted, `is_exact` says whether their number equals the lag; if there are none, `lag_ms` is
+  0.
 - Offsets expire. The coordinator deletes those of a group without members after offsets.retention.minutes, and the
-  group then silently starts over by its auto.offset.reset.
+  group then silently starts over according to its auto.offset.reset.
 
 A sample may be from the past: the log's end at a time is the offset of the first record at or after that time
 (ListOffsets by timestamp). It is compared with the offset committed at that time.

@@ -5,7 +5,7 @@ is the share of such cases in which the cause is right, as far as recorded scena
 are listed with what would tell them apart. Patterns over several rebalances (patterns.py) are reported in addition to
 the cause and never replace it.
 
-A rejoining leader shows less than members that join or leave. A leader of the Java client rejoins when the group's
+A rejoining leader shows less than members that join or leave. A leader with the Java client rejoins when the group's
 topics gained partitions, which the next assignment shows; when its application calls enforceRebalance, and when its
 metadata changed in another way (its rack), which nothing shows. A follower that rejoins with unchanged metadata only
 gets a reply; clients that report their owned partitions (all since Kafka 2.4) send different metadata each time, so it

@@ -42,7 +42,7 @@ Silence shows less if:
   aborted transaction, such as one during which its member was killed, is not read: the silence then begins with the
   last transaction that was committed.
 - It is not known how the last commit was made (an entry from an older file): within a heartbeat interval of its session
-  timeout, both are possible.
+  timeout, it may have left or expired.
 """
 
 from __future__ import annotations

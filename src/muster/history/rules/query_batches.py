@@ -1,10 +1,10 @@
 """What a group's commits show about Spark queries: which query reads a partition, and when its batches finished.
 
 The metadata of a query's commits is `spark:QUERY/BATCH@CLUSTER:TOPIC`, with the number of the last finished batch; the
-topic's ID is missing from commits of older versions, and where brokers send none. So the first commit with a number
-shows that the batch had finished by then. It took at most the time since the previous batch, part of which the query
-may have waited for records. Nothing beyond that is guessed: whether a query that continued as another member was
-restarted, or had been removed from the group in between, is not in the log.
+topic's ID is missing from commits of older versions, and if brokers send none. So the first commit with a number shows
+that the batch had finished by then. It took at most the time since the previous batch, part of which the query may have
+waited for records. Nothing beyond that is guessed: whether a query that continued as another member was restarted, or
+had been removed from the group in between, is not in the log.
 """
 
 from __future__ import annotations

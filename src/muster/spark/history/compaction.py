@@ -6,11 +6,11 @@ written: any other could run again, which would duplicate its rows. A day with r
 time. Later rows for a past day (a generation belongs to the day on which it began) are in separate folders
 again, until there are enough of them.
 
-The day is rewritten under `DIR/_compact`, and then replaces the old one. On a local file system of Linux
-the two are exchanged atomically; elsewhere the old one is moved away first, and for that moment `read` finds it
-there. A kill at any time leaves one of the two intact: leftovers under `DIR/_compact` are restored or deleted
-when the next job starts, and Spark's unfinished files are deleted. A query that started earlier may
-fail, since its files are gone; no row is duplicated.
+The day is rewritten under `DIR/_compact`, and then replaces the old one. On a local Linux file system the two are
+exchanged atomically; elsewhere the old one is moved away first, and for that moment `read` finds it there. A kill at
+any time leaves one of the two intact: leftovers under `DIR/_compact` are restored or deleted when the next job starts,
+and Spark's unfinished files are deleted. A query that started earlier may fail, since its files are gone; no row is
+duplicated.
 """
 
 from __future__ import annotations

@@ -3,13 +3,13 @@
 It has the options of the muster source and returns rows of PACKED (packed.py). Records are decoded in the task that
 fetches them: moving each to the JVM and back to Python would cost more than decoding it.
 
-As a stream its offset is the muster source's with additions (`events`: events.py):
+In a stream, its offset is the muster source's with additions (`events`: events.py):
 
     {"history": 5, "until": 1763830000000, "at": {"0": 1763830000000, …}, "events": {…}, "read": {…the source's…}}
 
-A batch in which `until` grows has a tick for each bucket of every log partition, and possibly nothing else. `at` says
-up to which time each log partition has been read by the end of this batch, 0 if that was never known: everything
-written to it before that time. So time advances for a group about which nothing more is written, and a replayed batch
+A batch in which `until` grows has a tick for each bucket of every log partition, and possibly nothing else. `at` has a
+time for each log partition, 0 if it was never known: by the end of this batch, everything written to the partition
+before that time has been read. So time advances for a group about which nothing more is written, and a replayed batch
 closes the same rows. It does not advance for a partition that has not been read to its end, has no leader, or has an
 open transaction, after which nothing is read; the states of its groups are emitted nevertheless.
 """

@@ -18,16 +18,16 @@ At most one batch is in progress:
 3.  Positions advance only when a batch is done. A claim that was never planned is made again.
 4.  Draining: before partitions are given up, the batch that reads them is finished and committed; no new batch starts.
 5.  When the drain's deadline passes, or partitions are lost, ownership ends immediately. The batch continues, since
-    Spark cannot be stopped within it: for those partitions it is an orphan and is not committed. The new owner reads
-    its records again; none is lost.
+    Spark cannot be stopped in the middle of it: for those partitions it is an orphan and is not committed. The new
+    owner reads its records again; none is lost.
 6.  A claim made under an earlier epoch is not committed: its partition's position is resolved again.
 7.  Commits never move backwards within an epoch.
-8.  `resume_position`, a table, says where a partition starts that the query has read before. It must distinguish a
+8.  `resume_position`, a table, says where to start in a partition that the query has read before. It must distinguish a
     commit of this query from another member's, so a gained partition is not read until its start is committed under
     this query's name. A commit's metadata also has the number of the last batch that was done then. A commit made
     before a range was done shows that a later one was lost. A later commit is deliberate: an operator's reset, or
     another member's offset, which the query has adopted and committed under its own name. It also has the topic's ID: a
-    commit about a former topic of that name does not count, whichever query made it and whenever.
+    commit about a former topic of that name does not count, no matter which query made it, or when.
 9.  A replay after a restart reads the whole claims (`strict`), or only what is owned and uncommitted (`trim`).
 10. Executors read fixed ranges and never talk to the group.
 11. At the end, a batch known to be done is committed before the member leaves (`member.py`).

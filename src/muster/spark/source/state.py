@@ -11,8 +11,8 @@ on, a query that keeps state must read exactly the partitions whose records are 
 3.  A partition that it has not read yet comes without a commit: it was added to the topic. One with a commit was read
     by another member, whose state has the beginning of its windows.
 
-Breaking a rule ends the query with a `StateError`, or is a warning with `failOnDataLoss=false`. Two settings guarantee
-them: a group for the query alone, and a fixed share of the partitions for each query (`share`).
+Breaking a rule ends the query with a `StateError`, or is a warning with `failOnDataLoss=false`. Either of two settings
+guarantees them: a group for the query alone, or a fixed share of the partitions for each query (`share`).
 
 Examples: (1) queries A and B share a group; B joins while A has an hour's window half full: A gives up partitions,
 and both would write that window with part of its records. (2) A is stopped; B takes over its partitions and commits;
