@@ -360,10 +360,9 @@ class Trial:
         *,
         noticed: bool = False,
     ) -> None:
-        """Stop it, and start it again. If it is `noticed`, each member rebalances after either, and is waited for.
-
-        The sequence without that: the others have rebalanced, all is quiet, and the next step begins; a member that
-        ZooKeeper notifies late begins its own rebalance during that step, and reads nothing meanwhile.
+        """Stop it, and start it again. If it is `noticed`, each member rebalances after both, and the step waits for
+        that. Otherwise this could happen: the others have rebalanced, all is quiet, and the next step begins; a member
+        that ZooKeeper notifies late begins its own rebalance during that step, and reads nothing meanwhile.
         """
         since = self._now()
         await stop()

@@ -1,4 +1,4 @@
-"""Polls groups through the admin API, for clusters where `__consumer_offsets` may not be read.
+"""Polls groups through the admin API, for clusters in which `__consumer_offsets` is not readable.
 
 The results are converted to the records that the coordinator would have written: a generation when the members or their
 partitions change, a commit when an offset does. So the same rules make the same tables. A warning states what polling

@@ -27,8 +27,8 @@ class KnownOptions(NamedTuple):
 
 
 def with_option_names(message: str, config: type[ClientConfig], more: set[str], named_here: Mapping[str, str]) -> str:
-    """A client's message about its settings, with the names that they have as options: with `kafka.` and dots, or
-    as in `named_here`. `more` has names of settings in addition to those of `config`."""
+    """A client's message about its settings, with their names as options: with `kafka.` and dots, or as in
+    `named_here`. `more` has names of settings in addition to those of `config`."""
     among = {name for name in more if "_" in name} | {field.name for field in fields(config) if "_" in field.name}
     for name in sorted(sorted(among), key=len, reverse=True):
         here = named_here.get(name, f"kafka.{name.replace('_', '.')}")

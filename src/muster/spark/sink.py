@@ -233,7 +233,7 @@ def _chunks(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Iterator
 
 def _parts(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The columns that are written. A batch of large values may have hundreds of megabytes: each part of it is packed
-    into the memory of the part before, and the first parts are sent while later ones are packed."""
+    into the memory of the previous part, and the first parts are sent while later ones are packed."""
     for batch in batches:
         wanted = batch.select([name for name in batch.schema.names if name in options.columns])
         if wanted.num_rows:

@@ -1,8 +1,8 @@
 """Stopping a query while Python writes a batch.
 
 Spark distinguishes a stop from an error by the text of what foreachBatch raises, with a regular expression
-(StreamExecution.PROXY_ERROR). On the pages of a Py4JJavaError that expression overflows Java's stack, which ends the
-query's thread with an error, and Ctrl-C with a thousand lines. So an interrupted batch raises exactly the text that
+(StreamExecution.PROXY_ERROR). On the long text of a Py4JJavaError that expression overflows Java's stack: the query's
+thread ends with an error, and Ctrl-C prints a thousand lines. So an interrupted batch raises exactly the text that
 Spark expects.
 """
 

@@ -21,9 +21,9 @@ _KEPT_BYTES, _LARGEST_KEPT = 64 << 20, 32 << 20
 
 @cache
 def keep_memory() -> None:
-    """Make a worker keep the memory of a fetch, of its columns or of what it writes for the next one, if it uses
-    glibc's allocator: each takes megabytes, and getting cleared pages from the system each time took a sixth
-    of a reader's CPU."""
+    """Make a worker keep its memory (of a fetch, its columns, or what it writes) for the next use, if it uses glibc's
+    allocator: each takes megabytes, and getting cleared pages from the system each time took a sixth of a reader's
+    CPU."""
     if _is_worker():
         with contextlib.suppress(OSError, AttributeError, TypeError):  # another system's C library
             libc = ctypes.CDLL(None)
@@ -37,8 +37,8 @@ _spared = 0
 
 def spare_collections() -> None:
     """Keep what is imported out of the full garbage collection that Spark's worker runs after every task: it takes 70
-    ms for the objects of pyspark, pyarrow and numba, where 25,000 records take 9. Only in a worker: another process may
-    rely on full collections.
+    ms for the objects of pyspark, pyarrow and numba, while 25,000 records take 9 ms. Only in a worker: another process
+    may rely on full collections.
 
     Frozen objects are never examined again. So garbage is collected first, including what was in use when the process
     was last frozen: otherwise a worker whose tasks each import something would keep growing."""

@@ -1,7 +1,7 @@
 """The checks: what must be true of the results whatever the machine's speed. Times are shown, but not checked.
 
 If sessions ended unexpectedly during a step (on a stalled machine), its counts mean nothing: they are not checked, and
-the step is named. Lost records still are checked.
+the step is named. Lost records are still checked.
 """
 
 from __future__ import annotations

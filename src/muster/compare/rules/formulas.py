@@ -93,9 +93,9 @@ def reads_range(members: int, partitions: int, brokers: int, failed_tries: int, 
 
 
 def writes_range(members: int, partitions: int, failed_tries: int, conflicts: int) -> Range:
-    """The allowed range of a change's writes. Offsets are written where they have moved: the first time that is
-    refused, and each is created, with its parents; once more if a minute of auto commit ends in this step. A failed try
-    creates and deletes the partitions that it could claim, and is refused the rest."""
+    """The allowed range of a change's writes. Offsets are written if they have moved: the first time the write is
+    refused, and each is created, with its parents; and once more if a minute of auto commit ends in this step. A failed
+    try creates and deletes the partitions that it could claim, and is refused the rest."""
     share = -(-partitions // members)
     most = writes_of_change(partitions) + 3 * partitions + 8 + failed_tries * 2 * share + conflicts
     return Range(2 * partitions - share + 1, most)

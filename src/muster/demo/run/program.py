@@ -1,4 +1,4 @@
-"""One of the demo's Spark programs: the messages between the two, and how the program ends.
+"""One of the demo's Spark programs: its messages to and from the demo, and how it ends.
 
 Commands arrive as lines of JSON on standard input; batches, and answers to commands, are printed as lines of JSON. The
 program ends when standard input is closed, as happens when the demo dies, whatever it is doing then.

@@ -1,7 +1,7 @@
 """The doctor's rules about a group's rebalances: first why they happen, then how the group rebalances.
 
 Why: each rebalance is classified by the pattern that it is part of, or else by its cause, so no two of these rules
-report the same one. How: these rules cover all rebalances.
+report the same rebalance. How: these rules cover all rebalances.
 """
 
 from __future__ import annotations

@@ -399,7 +399,7 @@ def _killed_in_turn(around: _Around) -> PatternSeen | None:
 
 def _restarts(around: _Around) -> list[tuple[Leg, Leg]]:
     """Members that left and returned under new ids, in the order in which they left. Only those with a known cause;
-    replaced static members do not count, as nothing rebalanced."""
+    replaced static members do not count, because nothing rebalanced."""
     pairs = [
         (leg, back)
         for each in around.near

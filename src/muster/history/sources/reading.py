@@ -34,7 +34,7 @@ Part = tuple[int, Iterator[pa.RecordBatch]]
 
 def side_by_side(topic: TopicSource, partitions: Sequence[int]) -> Generator[Part, None, None]:
     """Each partition with its batches, in the given order. Take all batches of one partition before the next; threads
-    read ahead. What a reader raises is raised where its batches are taken."""
+    read ahead. What a reader raises is raised when its batches are taken."""
     pipes = {partition: _Pipe() for partition in partitions}
     waiting = deque(partitions)
 

@@ -113,7 +113,7 @@ _NOTE = re.compile(r"(spark(?::.*)?)/(\d+)(?:@(.*):(\w+))?")
 
 class _CommitMetadata(NamedTuple):
     """The metadata of a query's commit, `spark:<query>/<batch>@<cluster>:<topic ID>` (rule 8); for other metadata all
-    are empty. Older versions wrote no query, or no ID, which brokers before Kafka 2.8 do not have either."""
+    fields are empty. Older versions wrote no query, or no ID, which brokers before Kafka 2.8 do not have either."""
 
     query: str
     batch: int

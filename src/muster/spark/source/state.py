@@ -63,8 +63,8 @@ class QueryState:
         """The group's assignment is known (rule 1). The partitions of a topic for which `is_gone` is true belong to no
         member.
 
-        A missing partition may still come: this query's previous process leaves the group some seconds after
-        the next one has joined, if that starts immediately. It commits what it reads until then, which rule 2
+        A missing partition may still come: this query's previous process leaves the group some seconds after the next
+        one has joined, if the next one starts immediately. It commits what it reads until then, which rule 2
         detects."""
         missing = (partition for partition in self._read.difference(owned) if not is_gone(partition.topic))
         self._missing = {partition: self._missing.get(partition, now) for partition in missing}
