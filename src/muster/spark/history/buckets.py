@@ -70,9 +70,9 @@ class _Group:
     committed: dict[TopicPartition, Committed] = field(default_factory=dict)
     last_ms: int = 0
     told: ToldGroup | None = None
-    """For a group that is not in any log: its history from events,"""
+    """For a group that is not in any log: its history from events."""
     told_to: dict[int, int] = field(default_factory=dict)
-    """and up to which offset of each partition."""
+    """The offset up to which that history has the events of each partition."""
 
 
 @dataclass(slots=True)
@@ -123,7 +123,7 @@ class Bucket:
             self._forget_events(chunk.group, group, group.last_ms)
 
     def add_events(self, events: pa.Table, *, is_all: bool = False) -> None:
-        """Record what brokers reported (rows of EVENTS). `is_all`: no log has anything about these groups."""
+        """Record what brokers reported (rows of EVENTS). `is_all`: these groups are not in any log."""
         for name, rows in _by_group(events).items():
             heard = self._heard.setdefault(name, Heard(is_all=is_all))
             heard.add(rows)

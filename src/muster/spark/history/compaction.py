@@ -129,7 +129,7 @@ def away(place: HadoopFolder) -> list[str]:
 
 
 def _sweep(place: HadoopFolder, name: str) -> None:
-    """Delete a table's files that Spark left unfinished in a kill; none are being written now."""
+    """Delete a table's files that Spark left unfinished when it was killed; none are being written now."""
     for folder in place.listed(name):
         if folder.startswith(_UNFINISHED):
             place.delete(f"{name}/{folder}")

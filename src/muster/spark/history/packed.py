@@ -126,7 +126,7 @@ def pack_events(events: pa.RecordBatch, place_of: Callable[[str], int | None], w
 
 
 def _name(key: bytes | None) -> str | None:
-    """A group's name; None if the bytes are not a name, as no broker writes them."""
+    """A group's name; None if the bytes are not a name, which no broker writes."""
     try:
         return None if key is None else key.decode()
     except UnicodeDecodeError:
