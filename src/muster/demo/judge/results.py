@@ -78,7 +78,7 @@ def last_values(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def joined(rows: Sequence[Mapping[str, Any]], truth: Truth) -> Compared:
-    """The flights with their weather: each flight that has some occurs once, with its delay and the weather of its
+    """The flights with their weather: each flight with known weather occurs once, with its delay and the weather of its
     hour."""
     expected = truth.joined()
     times = Counter(row["id"] for row in rows)

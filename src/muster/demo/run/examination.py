@@ -130,7 +130,7 @@ def _during(expected: Expected, rebalances: Sequence[Row]) -> tuple[Row, ...]:
 
 
 def differences(spark: Iterable[Row], doctor: Iterable[Row]) -> list[str]:
-    """Rebalances that only one of the two found, or with another cause."""
+    """Rebalances that only one of the two found, or for which they found different causes."""
     one, other = set(spark), set(doctor)
     alone = [(row, who) for rows, who in ((one - other, "Spark"), (other - one, "the doctor")) for row in rows]
     return sorted(
