@@ -65,8 +65,8 @@ SETTINGS = {
 
 
 class Pipeline:
-    """The three queries. Separate methods say how and when they read and write, so another connector can take their
-    place."""
+    """The three queries. How and when they read and write is in separate attributes and methods: another connector can
+    replace these."""
 
     trigger: Mapping[str, Any] = {"processingTime": "2 seconds"}
 

@@ -25,7 +25,7 @@ from muster.history.rules.departures import BROKER_LOG, CLIENT_LOG, Departure
 from muster.history.rules.rebalances import Difference
 from muster.history.rules.wording import count, duration, listed, named
 
-JOIN_LOG = "the coordinator's log: 'Preparing to rebalance group … (reason: …)' names the first of them"
+JOIN_LOG = "the coordinator's log: 'Preparing to rebalance group … (reason: …)' names what came first"
 CONNECT = "connect"
 """The protocol type of Kafka Connect's workers."""
 AT_ONCE_MS = 1_000

@@ -6,7 +6,7 @@ headers of the batches after it. Which transactions the coordinators know is in 
 
 A broker's folder has only the partitions of which that broker has a replica. So:
 
-- The ends are those of these replicas. One that lags behind, or an older copy, may end before a group's committed
+- The ends are the ends of these replicas. One that lags behind, or an older copy, may end before a group's committed
   offset: such a partition is left out.
 - A transaction hangs only if its coordinator demonstrably does not know about it: its transactional id is in the
   folder, in a state without this partition; or no id has its producer, and the folder has all of `__transaction_state`.
