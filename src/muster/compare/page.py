@@ -215,10 +215,10 @@ def _differing(run: SchemeRun) -> str:
         "Scheme 1 on a ZooKeeper of three servers, with one member on its own server. First that server learns "
         "everything late: although all sessions are alive, members see different members, and "
         f"{late.work.failed_tries:,} attempts to rebalance failed. Then a broker stops and restarts: these members "
-        f"have watch_brokers, so that causes {broker.work.rebalances:,} rebalances, and none without it (above). "
-        "Finally the server is cut off from the others for a while. ZooKeeper ends the session, and the other members "
-        "take over, but the server does not know. Two members read the same partitions "
-        f"for {clock(lag.doubled_ms)}, and {lag.twice:,} records were handled twice. Members of schemes 2 and 3 do not "
+        f"have watch_brokers, so the broker causes {broker.work.rebalances:,} rebalances, and none without it "
+        "(above). Finally the server is cut off from the others for a while. ZooKeeper ends the session, and the "
+        "other members take over, but the server does not know. Two members read the same partitions for "
+        f"{clock(lag.doubled_ms)}, and {lag.twice:,} records were handled twice. Members of schemes 2 and 3 do not "
         "use ZooKeeper, so none of this happens to them."
     )
     names = _members([run])

@@ -96,7 +96,7 @@ class Peer:
         options += [f"-Dlog4j.configuration=file:{logging}", "-cp", classpath(), "kafka.tools.ConsoleConsumer"]
         options += ["--zookeeper", self._arguments.zookeeper, "--topic", self._arguments.topic]
         if int(name.removeprefix("m")) == 1:
-            options.append("--from-beginning")  # others begin at their offsets, and may not set this
+            options.append("--from-beginning")  # others begin at their offsets, and must not set this
         self._process = await asyncio.create_subprocess_exec(
             find_java("Kafka"),
             *options,

@@ -339,7 +339,8 @@ class Trial:
         await self._servers.stop_broker(-1 if self.scheme.watches else await self._coordinator())
 
     async def _coordinator(self) -> int:
-        """The broker that coordinates the group; what brokers do when a group is first asked for is done by then."""
+        """The broker that coordinates the group; by then brokers have done what the first request for a group
+        requires."""
         async with AsyncAdmin(bootstrap_servers=self._servers.groups) as admin:
             give_up = monotonic_ms() + PATIENCE_S * 1000
             while True:

@@ -35,7 +35,7 @@ SAMPLED_CONFIDENCE = 0.6
 """The factor for the confidence of a cause that is inferred from polls instead of records."""
 
 _SESSION_MS, _POLL_MS = 45_000, 300_000
-"""Kafka's defaults, as the admin API does not report these."""
+"""Kafka's defaults, because the admin API does not report these."""
 _AT_REST = frozenset({"Stable", "Empty"})
 _KINDS = {"share": GroupKind.SHARE, "streams": GroupKind.STREAMS}
 
@@ -165,7 +165,7 @@ def sample(admin: Admin, groups: Collection[str], duration_ms: int, warnings: Re
     warnings.add(
         f"observed by polling the admin API about every {INTERVAL_MS} ms for {duration_ms / 1000:g} s: nothing before "
         "that is known; of several changes between two polls only the last is seen; times are those of the polls; "
-        "classic generations are counted from 1; causes are less certain, as members' timeouts are not known"
+        "classic generations are counted from 1; causes are less certain, because members' timeouts are not known"
     )
     return found
 

@@ -81,7 +81,7 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
 
 
 class Written(WriterCommitMessage):  # type: ignore[misc]
-    """The message of a task that has written its rows in a transaction, now or before."""
+    """The message of a task that has written its rows in a transaction, now or earlier."""
 
     def __init__(self, attempt: Attempt) -> None:
         self.attempt = attempt

@@ -41,7 +41,7 @@ _DEFAULTS: dict[str, Any] = {"client_id": "muster-spark", "batch_size": 128 * 10
 _PREFIX = "kafka.transactional.id"
 
 TRANSACTION_TIMEOUT_MS = 900_000
-"""A task is one transaction, however many rows it has. Brokers do not allow more unless they are configured to
+"""A task is one transaction, however many rows it has. Brokers do not allow a longer timeout by default
 (`transaction.max.timeout.ms`)."""
 
 _HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))

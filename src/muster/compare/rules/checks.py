@@ -156,7 +156,7 @@ def _coordinator_writes_wanted(run: SchemeRun, step: StepResult) -> tuple[int, R
 
 
 def _each(run: SchemeRun, name: str, wanted: _Wanted) -> ResultCheck:
-    """Whether each join and leave that went as planned counts what the formula says."""
+    """Whether the counts of each join and leave that went as planned agree with the formula."""
     steps = [step for step in run.of_kind(*CHANGES) if step.as_meant]
     wrong = []
     counts = []

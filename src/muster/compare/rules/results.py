@@ -71,7 +71,7 @@ class StepResult:
     """Members after it."""
     start_ms: int
     settled_ms: int
-    """When the last owner of a partition changed, with all partitions shared from then on."""
+    """When a partition last changed owner, with all partitions owned from then on."""
     end_ms: int
     counted: ZooKeeperCounters = field(default_factory=ZooKeeperCounters)
     work: Work = field(default_factory=Work)

@@ -188,13 +188,13 @@ class _Bytes:
         self.data = np.frombuffer(data or b"", np.uint8)
 
     def read(self, kind: str, at: Int64s) -> Int64s:
-        """Big-endian numbers at these places, which must lie within the buffer."""
+        """Big-endian numbers at these positions, which must lie within the buffer."""
         width = np.dtype(kind).itemsize
         every: Any = np.ndarray(max(len(self.data) - width + 1, 0), kind, self.data, 0, (1,))
         return every[at].astype(np.int64)  # type: ignore[no-any-return]
 
     def texts(self, start: Int64s, size: Int64s) -> pa.Array[Any]:
-        """The text at each of these places; null where the bytes are not valid UTF-8."""
+        """The text at each of these positions; null if the bytes are not valid UTF-8."""
         offsets = np.concatenate(([0], np.cumsum(size)))
         every = np.arange(offsets[-1]) + np.repeat(start - offsets[:-1], size)
         parts: list[Any] = [offsets.astype(np.int32), self.data[every]]
@@ -241,7 +241,7 @@ class _Keys:
 
 
 def _strings(keys: _Bytes, rows: Int64s, at: Int64s) -> tuple[Int64s, Int64s, Int64s]:
-    """The rows that have a whole string at this place, where its text begins, and its size."""
+    """The rows that have a whole string at this position, where its text begins, and its size."""
     here = at + 2 <= keys.end[rows]
     rows, at = rows[here], at[here] + 2
     size = keys.read(">i2", at - 2)

@@ -56,8 +56,8 @@ class Pending:
         self.stopped[place] = at_ms - self.silent_since.pop(place)
 
     def superseded(self, at_ms: int, window_ms: int) -> dict[TopicPartition, int]:
-        """The next rebalance has begun: partitions that are still silent count there from now on. Returns since when
-        each has been silent."""
+        """The next rebalance has begun: partitions that are still silent count for that one from now on. Returns since
+        when each has been silent."""
         within = at_ms - self.at_ms <= window_ms
         if within:
             self.stopped.update({place: at_ms - since for place, since in self.silent_since.items()})

@@ -56,7 +56,7 @@ def _name(group: str) -> str:
 def _header(report: Report, groups: Sequence[GroupSummary]) -> str:
     title = f"{count(len(groups), 'consumer group')} of {report.source}"
     if report.findings:
-        found = f"{count(len(report.findings), 'finding')}, the group with the most costly first."
+        found = f"{count(len(report.findings), 'finding')}, the group with the most costly one first."
         verdict = f'<p class="verdict bad">✗ {found}</p>'
     else:
         verdict = '<p class="verdict good">✓ No findings.</p>'

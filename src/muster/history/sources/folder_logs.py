@@ -51,7 +51,7 @@ class FolderLog(NamedTuple):
 def folder_logs(
     paths: Sequence[Path], places: Iterable[PlainPartition], warnings: ReaderWarnings
 ) -> dict[PlainPartition, FolderLog]:
-    """The logs of those of these partitions that the folders have."""
+    """The logs of these partitions, except those that the folders lack."""
     wanted: dict[str, set[int]] = {}
     for topic, partition in places:
         wanted.setdefault(topic, set()).add(partition)

@@ -56,7 +56,7 @@ class ReaderConfig(AdminConfig):
 
 
 class TopicRefusedError(MusterError):
-    """The topic may not be read or does not exist: only the admin API is left."""
+    """The topic does not exist, or reading it is not permitted: only the admin API is left."""
 
 
 class LiveTopic:
@@ -91,7 +91,7 @@ class LiveTopic:
 
     @property
     def records(self) -> dict[int, int]:
-        """The number of offsets in each partition, an upper bound of its records."""
+        """The number of offsets in each partition, an upper bound on the number of its records."""
         return {partition: span.end - span.start for partition, span in sorted(self._spans.items())}
 
     def read(self, partition: int) -> Iterator[pa.RecordBatch]:
@@ -99,8 +99,7 @@ class LiveTopic:
 
         Records that have been removed in the meantime, or cannot be fetched, are reported as warnings.
 
-        Raises:
-            TopicRefusedError: the topic may not be read.
+        Raises: TopicRefusedError: the topic does not exist, or reading it is not permitted.
         """
         span = self._spans[partition]
         place = TopicPartition(self._topic, partition)
@@ -139,7 +138,7 @@ def _refused(error: KafkaError, topic: str) -> MusterError:
     if error.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
         return TopicRefusedError(f"not authorized to read {topic} ({error.code.name})")
     if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return TopicRefusedError(f"topic {topic} does not exist yet, or may not be described")
+        return TopicRefusedError(f"topic {topic} does not exist yet, or describing it is not permitted")
     return error
 
 

@@ -19,7 +19,7 @@ _AHEAD = 2
 
 
 class TopicSource(Protocol):
-    """The records of one topic, in a cluster, in a folder or made up."""
+    """The records of one topic: in a cluster, in a folder, or synthetic."""
 
     @property
     def records(self) -> dict[int, int]:

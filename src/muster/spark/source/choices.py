@@ -162,7 +162,7 @@ def _by_time(options: OptionValues, names: tuple[str, ...], rest: int, latest_if
 
 
 def _partitions(name: str, value: str, least: int) -> dict[TopicPartition, int]:
-    """The numbers that the JSON has for partitions."""
+    """The numbers in the JSON, by partition."""
     try:
         found = {
             TopicPartition(topic, int(index)): _whole(number)

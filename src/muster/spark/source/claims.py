@@ -300,7 +300,7 @@ class QueryClaims:
     # --- ownership ---------------------------------------------------------------------------------------------------
 
     def assigned(self, partitions: Iterable[TopicPartition]) -> None:
-        """Own more partitions. The caller looks up their committed offsets: `committed`."""
+        """Own more partitions. The caller looks up their committed offsets, and passes them to `committed`."""
         self._epoch += 1
         for partition in partitions:
             self._owned[partition] = _Owned(self._epoch, self._topics.topic_id(partition.topic))
