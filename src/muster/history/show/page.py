@@ -197,7 +197,7 @@ def _timeline(group: str, generations: Sequence[Generation], rebalances: Sequenc
     rows = ["generation", *(lane.name for lane in found[:LANES])]
     title = f"Members of {group} and their generations over time"
     more = len(found) - LANES
-    left_out = f'<p class="hint">{count(more, "more member")} are not drawn.</p>' if more > 0 else ""
+    left_out = f'<p class="hint">Not drawn: {count(more, "more member")}.</p>' if more > 0 else ""
     return scroll(timeline(title, rows, bands, markers, (), max(1, until_ms - origin), origin)) + left_out
 
 
