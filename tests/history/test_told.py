@@ -69,8 +69,8 @@ STORIES: dict[str, dict[str, tuple[str, ...]]] = {
     "apps": {
         "shared_group_id": (
             "2 applications with no topic in common share this group id",
-            "'orders-0' at 127.0.0.1 and 'orders-1' at 127.0.0.1 to apps-orders",
-            "'invoices-0' at 127.0.0.1 and 'invoices-1' at 127.0.0.1 to apps-invoices",
+            "'orders-0' at 127.0.0.1 and 'orders-1' at 127.0.0.1: apps-orders",
+            "'invoices-0' at 127.0.0.1 and 'invoices-1' at 127.0.0.1: apps-invoices",
             "8 times within 50.2 s",
             "Give each application its own group.id.",
         ),

@@ -231,7 +231,7 @@ def test_a_name_belongs_to_one_query_and_goes_forward(cluster):
     sink = Sink(cluster)
     for batch in (0, 1):
         sink.task(batch, 0, [batch])
-    with pytest.raises(SinkError, match=r"was used by query .* needs a kafka.transactional.id of its own"):
+    with pytest.raises(SinkError, match=r"was used by query .* needs its own kafka.transactional.id"):
         sink.task(2, 0, [2], query="another")
     with pytest.raises(SinkError, match="comes after batch 1 was written: the checkpoint is older"):
         sink.task(0, 0, [0])

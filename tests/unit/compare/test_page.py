@@ -92,7 +92,7 @@ def test_split_brain_by_servers_that_differ_is_drawn() -> None:
     results.differing = differing()
     page = page_of(results)
     assert "3 attempts to rebalance failed" in page
-    assert "that causes 6 rebalances" in page
+    assert "the broker causes 6 rebalances" in page
     assert "read the same partitions for 2.5 s, and 77 records were" in page
     chart = svgs(page)[3]
     assert len(shapes(chart, "double")) == 1
