@@ -153,7 +153,7 @@ class Broker(GroupServer):
             raise
 
     async def _follow(self, zookeeper: ZooKeeperCluster) -> None:
-        """Register, and have this broker's parts follow the cluster."""
+        """Register, and make this broker's parts follow the cluster."""
         parts = (self.topics, self.changes, self.partitions, self.coordination, self.fetches, self.features)
         await zookeeper.join(self.node, self.cluster.draft_node, *parts)
 
@@ -420,8 +420,8 @@ def _warn_of_few_descriptors(partitions: int) -> None:
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY and partitions > most // 2:
         log.warning(
-            "%d partitions may need that many open files, besides those of connections, and this process may open %d: "
-            "raise the limit (ulimit -n), or records will be refused with KAFKA_STORAGE_ERROR",
+            "%d partitions may need that many open files, in addition to connections, but this process may open only "
+            "%d: raise the limit (ulimit -n), or records will be refused with KAFKA_STORAGE_ERROR",
             partitions,
             most,
         )

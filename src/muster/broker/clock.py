@@ -1,4 +1,4 @@
-"""The clock of the broker's timeouts: monotonic, without the time for which the process was stopped.
+"""The clock of the broker's timeouts: monotonic, and not counting the time for which the process was stopped.
 
 Records carry the time of day (`muster.clock.wall_clock_ms`).
 """

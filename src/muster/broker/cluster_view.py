@@ -1,7 +1,7 @@
 """The cluster as its brokers see it: the nodes, and the leader of a partition.
 
 Handlers ask this view and assume nothing about nodes. `ClusterView` is the view of a standalone broker, which always
-answers with itself; image_view.py has that of a broker in a cluster.
+answers with itself; image_view.py has the view of a broker in a cluster.
 """
 
 from __future__ import annotations

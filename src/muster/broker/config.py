@@ -1,4 +1,4 @@
-"""The broker's settings: Kafka's own names where Kafka has one.
+"""The broker's settings, with Kafka's names if Kafka has the same setting.
 
 The sources of a value, in order of increasing precedence: the default, the TOML file (quoted keys in its table
 `[broker]`), the environment (`MUSTER_` and the key in capitals, dots as underscores), `-o key=value`, command line
@@ -26,8 +26,8 @@ S, K = Setting, SettingType
 _SETTINGS = (
     # --- identity and address
     S("node.id", K.INT, 1, "The id of this broker.", 0),
-    S("listeners", K.LIST, "PLAINTEXT://127.0.0.1:9092", "The address to listen on. Port 0 takes a free one."),
-    S("advertised.listeners", K.LIST, None, "The address that clients connect to; by default that of the listener."),
+    S("listeners", K.LIST, "PLAINTEXT://127.0.0.1:9092", "The address to listen on. Port 0 means a free port."),
+    S("advertised.listeners", K.LIST, None, "The address that clients connect to; by default the listener's address."),
     S("draft.listener", K.STRING, None,
       "The address of a second listener, for members of `server.assigned.groups` that use the protocol of Kafka's "
       "drafts. By default there is none."),
@@ -48,24 +48,23 @@ _SETTINGS = (
       "broker that goes down; the default with zookeeper.connect. `log`: in the topic __consumer_offsets; the only "
       "choice for a standalone broker.", choices=GROUP_STORES),
     # --- connections
-    S("max.connections", K.INT, INT_MAX, "The most connections at a time; further ones are closed immediately.", 0),
+    S("max.connections", K.INT, INT_MAX, "The maximum number of connections; further ones are closed immediately.", 0),
     S("connections.max.idle.ms", K.LONG, 600_000, "Idle time after which a connection is closed.", -1),
     S("socket.request.max.bytes", K.INT, 104_857_600, "The largest request; a larger one closes its connection.", 1),
     # Kafka's 50 suits a thread that only accepts connections. The kernel drops connections beyond that, and their
     # clients retry after one second, two, four: a thousand members that start together would take a minute.
     S("socket.listen.backlog.size", K.INT, 1_024, "Connections that may wait to be accepted (Kafka's default: 50).", 1),
     S("queued.max.request.bytes", K.LONG, 268_435_456,
-      "The most bytes of large requests being received or handled at a time, across all connections; more wait in "
-      "their sockets. The metadata of group members has a separate limit of the same size. -1 means unlimited (Kafka's "
-      "default).", -1),
+      "The maximum size of all large requests being received or handled, in bytes; further ones wait in their sockets. "
+      "The metadata of group members has a separate limit of the same size. -1 means unlimited (Kafka's default).", -1),
     S("queued.max.response.bytes", K.LONG, 268_435_456,
-      "The most bytes of unread responses across all connections, without records; above that the connection that has "
+      "The maximum size of all unread responses without their records, in bytes; above that, the connection that has "
       "read nothing for the longest time is closed. -1 means unlimited.", -1),
-    S("fetch.max.bytes", K.INT, 57_671_680, "The most bytes of records in one fetch response.", 1024),
-    S("max.incremental.fetch.session.cache.slots", K.INT, 1_000, "The most fetch sessions kept (KIP-227).", 0),
+    S("fetch.max.bytes", K.INT, 57_671_680, "The maximum size of the records in one fetch response, in bytes.", 1024),
+    S("max.incremental.fetch.session.cache.slots", K.INT, 1_000, "How many fetch sessions are kept (KIP-227).", 0),
     S("max.incremental.fetch.session.cache.partitions", K.INT, 100_000,
-      "The most partitions in all fetch sessions together, about 300 bytes each; a consumer beyond that sends its full "
-      "list of partitions with every fetch.", 0),
+      "The maximum number of partitions in all fetch sessions together, about 300 bytes each; a consumer beyond that "
+      "sends its full list of partitions with every fetch.", 0),
     # --- topics
     S("auto.create.topics.enable", K.BOOLEAN, True, "Whether a metadata request for a topic creates it."),
     S("delete.topic.enable", K.BOOLEAN, True, "Whether topics may be deleted."),
@@ -97,7 +96,7 @@ _SETTINGS = (
     S("log.index.size.max.bytes", K.INT, 10_485_760, "The largest index file (unused).", 4),
     S("log.preallocate", K.BOOLEAN, False, "Whether to preallocate new segments (unused)."),
     S("log.message.timestamp.type", K.STRING, "CreateTime",
-      "Whether records have the producer's timestamp or that of the append.",
+      "Whether records have the producer's timestamp or the time of the append.",
       choices=TIMESTAMP_TYPES),
     S("log.message.timestamp.before.max.ms", K.LONG, LONG_MAX, "How far in the past a record's timestamp may be.", 0),
     S("log.message.timestamp.after.max.ms", K.LONG, 3_600_000, "How far in the future a record's timestamp may be.", 0),
@@ -113,8 +112,8 @@ _SETTINGS = (
     # --- transactions
     S("transaction.version", K.INT, 2,
       "The finalized feature, until it is updated with kafka-features.sh: from 2 on, a transaction has an epoch of its "
-      "own, so that a late request of an earlier one is refused (KIP-890). Clients that do not know it are served as "
-      "with 0. The brokers of a cluster have the level of the first.", 0, 2),
+      "own, so that a late request of an earlier one is refused (KIP-890). Clients that do not support it are served "
+      "as with 0. All brokers of a cluster use the level of its first broker.", 0, 2),
     S("transaction.max.timeout.ms", K.INT, 900_000, "The longest transaction timeout a producer may request.", 1),
     S("transactional.id.expiration.ms", K.INT, 604_800_000,
       "How long a transactional id without a transaction is kept.", 1),
@@ -123,17 +122,17 @@ _SETTINGS = (
     S("transaction.remove.expired.transaction.cleanup.interval.ms", K.INT, 3_600_000,
       "How often to look for expired transactional ids.", 1),
     S("transaction.partition.verification.enable", K.BOOLEAN, True,
-      "Whether records of a transaction are refused where the coordinator does not know of them (KIP-890)."),
+      "Whether records of a transaction are refused if its coordinator does not know of them (KIP-890)."),
     S("transaction.state.log.num.partitions", K.INT, 50, "Partitions of __transaction_state.", 1),
     S("transaction.state.log.segment.bytes", K.INT, 104_857_600, "Segment size of __transaction_state.", 1),
     S("add.partitions.to.txn.retry.backoff.ms", K.INT, 20,
       "How long to wait before a partition is added again to a transaction whose predecessor is being finished.", 1),
-    S("add.partitions.to.txn.retry.backoff.max.ms", K.INT, 100, "How long to try that in all.", 0),
+    S("add.partitions.to.txn.retry.backoff.max.ms", K.INT, 100, "How long to keep trying.", 0),
     # --- groups
     S("group.initial.rebalance.delay.ms", K.INT, 3_000, "How long an empty group waits for more members.", 0),
     S("group.min.session.timeout.ms", K.INT, 6_000, "The shortest session timeout a member may request.", 0),
     S("group.max.session.timeout.ms", K.INT, 1_800_000, "The longest session timeout a member may request.", 0),
-    S("group.max.size", K.INT, INT_MAX, "The most members of a group.", 1),
+    S("group.max.size", K.INT, INT_MAX, "The maximum number of members in a group.", 1),
     S("group.events.enable", K.BOOLEAN, True,
       "Whether this broker records what happens to groups, and why, in the internal topic __group_events."),
     S("group.events.retention.ms", K.LONG, 604_800_000,
@@ -209,7 +208,7 @@ class BrokerConfig:
             raise ConfigError(f"{prefix}{error}") from None
 
     def change(self, source: Source, settings: Mapping[str, str]) -> None:
-        """Replace all values from one of the dynamic sources; as text.
+        """Replace all values from one of the dynamic sources, with values as text.
 
         Raises:
             ConfigError: no such setting, or an invalid value.
@@ -220,7 +219,7 @@ class BrokerConfig:
         self._dynamic[source] = {name: SETTINGS[name].parse(text) for name, text in settings.items()}
 
     def changed(self, source: Source) -> dict[str, str]:
-        """The values from such a source, as text."""
+        """The values from a dynamic source, as text."""
         return {name: show(value) or "" for name, value in self._dynamic[source].items()}
 
     def is_set(self, name: str) -> bool:
@@ -241,8 +240,8 @@ class BrokerConfig:
         return self._values[name] if name in self._values else SETTINGS[name].default
 
     def synonyms(self, name: str) -> list[tuple[str, Value, Source]]:
-        """A setting's values from all sources in order of precedence, as Kafka reports them, including those of its
-        equivalents in other units, after the first with its own name. None where there is no value."""
+        """A setting's values as Kafka reports them: from all sources in order of precedence, from the first with its
+        own name on, including those of its equivalents in other units. Empty if there is no value."""
         found: list[tuple[str, Value, Source]] = []
         names = _SAME.get(name, (name,))
         for source, values in (*self._dynamic.items(), (Source.START, self._values)):

@@ -72,7 +72,7 @@ class KafkasTopics(Topics):
             self._by_id.pop(self._by_name.pop(name).topic_id, None)
 
     def adopt(self) -> None:
-        """Take over the topics of the image."""
+        """Adopt the topics of the image."""
         for name, topic in self._image.topics.items():
             self._by_name[name] = Topic(name, _id(topic), len(topic.registration.partitions))
         self._by_id = {topic.topic_id: topic for topic in self if topic.topic_id != ZERO_UUID}
@@ -98,7 +98,7 @@ class LeadersView(ImageView):
         return found._replace(leader=heirs[0]) if heirs else found
 
     def _was_given_up(self, topic: str, index: int) -> bool:
-        """Whether the controller has written that there is no leader, or nothing yet."""
+        """Whether the controller has recorded that there is no leader, or has not recorded anything yet."""
         image = self._image.topics.get(topic)
         known = image.states.get(index) if image is not None else None
         return known is None or known.state.leader < 0

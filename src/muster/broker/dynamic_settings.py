@@ -1,6 +1,6 @@
 """Broker settings changed at run time: kept in a file in the data folder, and read at start.
 
-As with Kafka's dynamic settings, they take precedence over the settings at start, also after a restart.
+As with Kafka's dynamic settings, they take precedence over the settings at start, even after a restart.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def altered(settings: Mapping[str, str], changes: list[SettingChange]) -> dict[s
     """The settings of a source after some changes, checked as a whole.
 
     Raises:
-        KafkaError: in Kafka's words, where Kafka refuses it too. Kafka takes an unknown name for that of a plug-in;
-        here it is refused.
+        KafkaError: in Kafka's words if Kafka refuses it too. To Kafka an unknown name may belong to a plug-in; here it
+        is refused.
     """
 
     def refusal(change: SettingChange) -> Exception:

@@ -1,8 +1,8 @@
 """The finalized features of a broker (KIP-584): their levels, which UpdateFeatures changes while the broker runs.
 
-There is one, `transaction.version`. A new folder has the level of the setting of that name; once it has been changed,
-the level is kept in a file in the folder, with an epoch that grows with each change. Clients use the level with the
-largest epoch that they have seen. In a cluster level and epoch are in ZooKeeper, the same for all brokers.
+There is only one, `transaction.version`. A new folder has the level of the setting of that name; once it has been
+changed, the level is kept in a file in the folder, with an epoch that grows with each change. Clients use the level
+with the largest epoch that they have seen. In a cluster level and epoch are in ZooKeeper, the same for all brokers.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class GroupServer:
 
     @property
     def ends(self) -> list[asyncio.Event]:
-        """Each is set when this process cannot continue; the owner then stops it."""
+        """Events, each set when this process cannot continue; the owner then stops it."""
         raise NotImplementedError
 
     async def start(self) -> None:
@@ -102,7 +102,7 @@ class GroupServer:
 
     @property
     def apis(self) -> dict[int, Api]:
-        """What serves requests, by API key; looked up for each request."""
+        """The APIs that are served, by API key; looked up for each request."""
         return self._server.tables[0]
 
     def refuse(self) -> Callable[[], None]:
@@ -121,7 +121,7 @@ class GroupServer:
         self._listeners.append(listener)
 
     def trouble(self) -> str | None:
-        """Why it does not serve, or not everything; None while it does."""
+        """Why it does not serve, or only in part; None if it serves everything."""
         if not self._started:
             return "it is starting, or stopping"
         if any(end.is_set() for end in self.ends):
@@ -212,7 +212,7 @@ class GroupServer:
         self._clock()
         if self._clock.stalled_ms > before:
             log.warning(
-                "this process was stopped for %.1f s: sessions continue where they were",
+                "this process was stopped for %.1f s: sessions continue from where they were",
                 (self._clock.stalled_ms - before) / 1e3,
             )
         if not len(self._server.slices):

@@ -17,7 +17,7 @@ from muster.log import DISK, Files, write_whole
 FILE = "meta.properties"
 STARTS = "muster-starts"
 IN_CLUSTER = "zookeeper"
-"""A line of the file that Kafka does not have, and ignores."""
+"""A line in the file that Kafka does not write, and ignores."""
 
 
 class Identity(NamedTuple):
@@ -104,7 +104,7 @@ def read_identity(folder: Path, node_id: int, cluster_id: str | None = None) -> 
 
 
 def last_start(folder: Path) -> tuple[int, str]:
-    """Number and name of the last start of a cluster's broker with the folder; 0 and "" if unknown."""
+    """Number and name of a cluster broker's last start with the folder; 0 and "" if unknown."""
     try:
         number, name = (folder / STARTS).read_text().split()
         return int(number), name

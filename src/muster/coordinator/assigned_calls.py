@@ -1,8 +1,8 @@
-"""Joining, heartbeats and leaving for members that get their partitions in JoinGroup's answer (A3 to A5).
+"""Joining, heartbeats and leaving for members that get their partitions in the answer to JoinGroup (A3 to A5).
 
-The draft protocol for a coordinator that assigns has no SyncGroup: JoinGroup's answer carries the partitions. Here such
-a member is a member of the classic group like any other (server_assignment.py): its join is a JoinGroup and, once that
-is answered, the SyncGroup that returns its assignment. So both kinds can be in one group.
+The draft protocol for a coordinator that assigns has no SyncGroup: the answer to JoinGroup carries the partitions. Here
+such a member belongs to the classic group like any other (server_assignment.py): its join is a JoinGroup and, once that
+is answered, the SyncGroup that returns its assignment. So both kinds of members can be in one group.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _JOIN_AGAIN = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION)
 
 
 class AssignedJoin(NamedTuple):
-    """The request of such a member; `member_id` is empty for a new one."""
+    """A request to join from such a member; `member_id` is empty for a new one."""
 
     group_id: str
     member_id: str
@@ -59,7 +59,7 @@ class AssignedMembers:
     def join(self, ask: AssignedJoin, client: Client, reply: Callable[[AssignedJoined], None]) -> None:
         """Join or rejoin. `reply` is called once, when the assignment is durable.
 
-        Answers INCONSISTENT_GROUP_PROTOCOL for a strategy that the coordinator or the group's other members do not
+        Answers with INCONSISTENT_GROUP_PROTOCOL for a strategy that the coordinator or the group's other members do not
         support, or for a group to which the coordinator does not assign.
         """
         if not self._runtime.assigns_to(ask.group_id):

@@ -20,7 +20,7 @@ from muster.protocol.messages import (
 
 
 class Gather:
-    """Collects the parts of an answer and passes them on once all have arrived. Each may wait for another shard's
+    """Collects the parts of an answer and passes them on once all have arrived. Each may wait for a different shard's
     log."""
 
     __slots__ = ("_done", "_missing", "_parts")

@@ -3,7 +3,7 @@
 `shards.py` makes a shard's decisions durable before their answers go out. This file finds the shard for a request, and
 combines the answer to a request about several groups.
 
-A ticket, opaque to the rules, is here the callback for the answer.
+Here a ticket, which is opaque to the rules, is the callback for the answer.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class CoordinatorRuntime(Shards[GroupShard]):
         topics: names, ids and partition counts of the existing topics.
         new_member_id: makes an id for a new member, from its client id or, for static members, its instance id.
 
-    The others are those of `Shards`; the slots are by default the partitions of `__consumer_offsets`.
+    The other arguments are those of `Shards`; the slots are by default the partitions of `__consumer_offsets`.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class CoordinatorRuntime(Shards[GroupShard]):
         if served is None:
             found = self._find(group_id)
             if not isinstance(found, ServedShard):
-                # A coordinator that is still loading cannot know the member, so it answers NONE, as Kafka does.
+                # A coordinator that is still loading cannot know the member, so it answers with NONE, as Kafka does.
                 return ErrorCode.NONE if found is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else found
             served = found
         return served.shard.heartbeat(group_id, generation_id, member_id, group_instance_id, self._clock())
@@ -218,7 +218,7 @@ class CoordinatorRuntime(Shards[GroupShard]):
     # --------------------------------------------------------------------------------------------------- transactions
 
     def begin_verification(self, group_id: str, producer_id: int, producer_epoch: int, *, tv2: bool) -> int | None:
-        """A guard for a producer's commit to the group, whose transaction must be verified first; None if the
+        """A guard for a producer's commit to the group: the producer's transaction must be verified first. None if the
         transaction is open here already. Raises KafkaError."""
         found = self._find(group_id)
         if not isinstance(found, ServedShard):
@@ -228,8 +228,8 @@ class CoordinatorRuntime(Shards[GroupShard]):
     def commit_in_transaction(
         self, request: TxnOffsetCommitRequest, error: ErrorCode, guard: int | None, reply: Answer
     ) -> None:
-        """TxnOffsetCommit: the offsets become the group's when the transaction is committed. `error`: that of its
-        verification, `guard` what `begin_verification` returned."""
+        """TxnOffsetCommit: the offsets become the group's when the transaction is committed. `error` is the result of
+        its verification, `guard` what `begin_verification` returned."""
         found = self._find(request.group_id)
         if not isinstance(found, ServedShard):
             reply(error_response(request, found))
@@ -406,7 +406,7 @@ class CoordinatorRuntime(Shards[GroupShard]):
 
     def topics_changed(self, names: Iterable[str] | None = None) -> None:
         """Topics were created or deleted, or their partitions or leaders changed; None means any topic. Server-assigned
-        groups rebalance if it affects them. A shard that is not loaded checks that when it is loaded."""
+        groups rebalance if this affects them. A shard that is not loaded checks this when it is loaded."""
         if not self.assigns:
             return
         some = None if names is None else frozenset(names)
@@ -416,8 +416,8 @@ class CoordinatorRuntime(Shards[GroupShard]):
         self._flush_unless_scheduled()
 
     def topics_deleted(self, topics: Iterable[str]) -> Generator[None, None, None]:
-        """Topics were deleted: remove their committed offsets, some at a time. A shard that is not loaded removes them
-        when it is loaded. No topic of such a name may be created before this ends."""
+        """Topics were deleted: remove their committed offsets, a few at a time. A shard that is not loaded removes them
+        when it is loaded. No topic with one of these names may be created before this ends."""
         gone = frozenset(topics)
         self.topics_changed(gone)
         for served in list(self._served.values()):

@@ -44,11 +44,11 @@ class TransactionRuntime(Shards[TransactionShard]):
     """All transactional ids of one broker.
 
     Args:
-        new_id: gives an unused producer id; raises KafkaError if there is none now.
-        send_markers: called with `Markers` once the decision to commit or abort is durable. The sender calls
-            `marked` as partitions get theirs.
+        new_id: returns an unused producer id; raises KafkaError if there is none now.
+        send_markers: called with `Markers` once the decision to commit or abort is durable. The sender calls `marked`
+        for partitions that have their marker.
 
-    The others are those of `Shards`; the slots are the partitions of `__transaction_state`.
+    The other arguments are those of `Shards`; the slots are the partitions of `__transaction_state`.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """The durable log: segments and indexes in Kafka's own file layout, recovery, retention and compaction.
 
-It knows batches, not groups: bytes go in with `PartitionLog.append` and come out of `PartitionLog.read` as they are.
+It knows batches, not groups: bytes go in with `PartitionLog.append` and come out of `PartitionLog.read` unchanged.
 """
 
 from muster.log.compaction import CompactionStopped

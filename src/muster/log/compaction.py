@@ -1,32 +1,32 @@
-"""Compaction: only the last record of each key stays. Offsets never change; dropped records leave gaps.
+"""Compaction: only the last record of each key is kept. Offsets never change; dropped records leave gaps.
 
     sealed segments:   | cleaned before | dirty: written since |   active segment (never touched)
 
 1. Read the dirty part and note the last offset of each key.
-2. Read everything from the start and copy it, without records whose key comes again later, records without a key, and
+2. Read everything from the start and copy it, without records whose key occurs again later, records without a key, and
    tombstones (records without a value) past their time. Small neighbouring segments become one.
-3. Exchange new segments for old. A group of neighbours is exchanged before the next group is read, the oldest first, so
-   that no tombstone is gone before the records that it deletes.
+3. Replace the old segments with the new ones. A group of neighbours is replaced before the next group is read, the
+   oldest first, so that no tombstone is gone before the records that it deletes.
 
-Only synced segments take part: otherwise a power cut could take back the newer value for which an older one was
-dropped. Also, only those before the last stable offset, whose transactions are all decided.
+Only synced segments are compacted: otherwise a power cut could undo the newer value for which an older one was dropped.
+They must also be before the last stable offset, so that all their transactions are decided.
 
-A tombstone stays for `delete_retention_ms` after compaction has first met it, so that a consumer that is still reading
-learns that the key is gone. The end of that time is written into the batch itself, as its delete horizon (KIP-534). A
-batch that loses records keeps its base offset, its last offset and its sequences. The last batch of a producer stays
-even when empty, so that the producer's state can be built from the log (as in Kafka's Cleaner); if only a marker is
-left of it, the markers with its epoch stay.
+A tombstone stays for `delete_retention_ms` after compaction first encounters it, so that a consumer that is still
+reading learns that the key is gone. The end of that time is written into the batch itself, as its delete horizon
+(KIP-534). A batch that loses records keeps its base offset, its last offset and its sequences. The last batch of a
+producer stays even when empty, so that the producer's state can be built from the log (as in Kafka's Cleaner); if only
+a marker of that producer is left, the markers with its epoch stay.
 
 Records of aborted transactions are dropped in the first run and never replace an older value. A marker stays as long as
-a batch of its transaction does. Then it gets a delete horizon, as a tombstone does: a consumer that has read the
-batches may still have to read the marker. Markers are never matched by key.
+a batch of its transaction does. Then it gets a delete horizon, like a tombstone: a consumer that has read the batches
+may still have to read the marker. Markers are never matched by key.
 
 Step 3 must survive a crash or a power cut at any point:
 
 - The new segment is written and synced as `X.log.cleaned`.
 - It is renamed to `X.log.swap`. Once the folder is synced, the new segment is the valid one.
 - The indexes of the old segments are deleted, and their files except the one named X. The folder is synced again, so
-  that no old segment can come back beside `X.log`.
+  that no old segment can come back alongside `X.log`.
 - The rename to `X.log` replaces the last old file. It is final once the folder is synced a third time.
 
 `finish_swaps` continues where a crash stopped. A reader that has mapped an old segment keeps it.
@@ -106,7 +106,7 @@ def clean(
     """The compacted form of `sealed`. None if nothing is dirty. Raises OSError, CorruptRecordError.
 
     `producers` has what must be kept for each producer, `aborted` the aborted transactions that overlap with `sealed`,
-    also those whose markers are later. `breathe` is called between batches; it may wait, and raise
+    including those whose markers are later. `breathe` is called between batches; it may wait, and raise
     CompactionStopped."""
     sealed = _old_enough(sealed, config, now)
     keys = _read_keys(sealed, cleaned_to, aborted, breathe)
@@ -119,7 +119,7 @@ def clean(
 
 
 def _old_enough(sealed: list[Segment], config: LogConfig, now: int) -> list[Segment]:
-    """The segments of which every record is at least `min_compaction_lag_ms` old."""
+    """The segments in which every record is at least `min_compaction_lag_ms` old."""
     if config.min_compaction_lag_ms <= 0:
         return sealed
     for at, segment in enumerate(sealed):
@@ -198,7 +198,7 @@ def _batches(segment: Segment) -> Iterator[tuple[int, BatchHeader, memoryview]]:
 
 
 def _groups(sealed: list[Segment], config: LogConfig) -> list[list[Segment]]:
-    """Neighbours that fit into one segment together, by size and by what the indexes can hold."""
+    """Neighbouring segments that fit into one together, by size and by what the indexes can hold."""
     groups: list[list[Segment]] = []
     size = 0
     for segment in sealed:
@@ -342,7 +342,7 @@ class _Cleaner:
 
 
 def commit(replacement: Replacement) -> None:
-    """Make the new segment valid, also after a crash. Raises OSError; then the old ones are still valid."""
+    """Make the new segment valid, even after a crash. Raises OSError; then the old ones are still valid."""
     new = replacement.new
     try:
         swap = new.path.with_suffix(".swap")
@@ -361,12 +361,12 @@ def finish(replacement: Replacement) -> None:
         _exchange(new.files, new.path, [old.base_offset for old in replacement.old])
         new.path = new.path.with_suffix("")
     new.save_indexes(sync=True)
-    # Without it a `.swap` of this run could come back beside one of the next run, which includes this run's result.
+    # Otherwise a `.swap` of this run could come back alongside one of the next run, which includes this run's result.
     new.files.sync_folder(new.path.parent)
 
 
 def discard(new: Segment) -> None:
-    """Forgets a new segment that is no longer wanted. A file that cannot be removed is removed at the next start."""
+    """Discards a new segment that is no longer wanted. A file that cannot be removed is removed at the next start."""
     new.close()
     with contextlib.suppress(OSError):
         new.files.unlink_if_exists(new.path)
@@ -397,7 +397,7 @@ def finish_swaps(files: Files, directory: Path, names: list[str]) -> None:
 
 
 def _end_of(path: Path) -> int:
-    """The offset after the last batch of a segment that was written and synced whole."""
+    """The offset after the last batch of a segment that was completely written and synced."""
     segment = Segment(path.parent, int(path.name[:20]), 0)
     segment.path = path
     segment.size = path.stat().st_size

@@ -23,13 +23,13 @@ def is_full(active: Segment, size: int, placed: Sequence[BatchHeader], config: L
 def deletable(
     segments: Sequence[Segment], config: LogConfig, now: int, start: int, high_watermark: int, end: int
 ) -> int:
-    """How many of the oldest segments may be deleted: those before the log's `start` and, where the policy deletes,
-    those beyond the retention by time or size. Never a segment that reaches beyond `high_watermark`."""
+    """How many of the oldest segments may be deleted: those before the log's `start` and, if the policy deletes, those
+    beyond the retention by time or size. Never a segment that reaches beyond `high_watermark`."""
     count = 0
     excess = sum(segment.size for segment in segments) - config.retention_bytes
     limited = config.retention_bytes != NO_LIMIT
-    # A segment ends where the next begins, not with its last batch: compaction may have left none, and consumers still
-    # have positions there.
+    # A segment ends where the next begins, not with its last batch: compaction may have left none, and consumers may
+    # still have positions there.
     ends = [*(segment.base_offset for segment in segments[1:]), end]
     for segment, segment_end in zip(segments, ends, strict=False):
         excess -= segment.size
@@ -48,8 +48,8 @@ def _latest(segment: Segment) -> int:
 
 
 def is_dirty(sealed: Sequence[Segment], config: LogConfig, cleaned_to: int, now: int) -> bool:
-    """Whether the share of the sealed segments that was not compacted yet is as large as the settings require, or one
-    of them has waited for as long as they allow (KIP-354; its age is that of its first batch)."""
+    """Whether the uncompacted share of the sealed segments is as large as the settings require, or one of those
+    segments has waited for as long as the settings allow (KIP-354; its age is that of its first batch)."""
     total = sum(segment.size for segment in sealed)
     dirty = [segment for segment in sealed if segment.next_offset > cleaned_to]
     size = sum(segment.size for segment in dirty)

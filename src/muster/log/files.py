@@ -1,10 +1,10 @@
 """The file system, as all code that writes to the data folder sees it: a few operations and combinations of them.
 
-`DISK` is the real disk. Tests pass another in its place: one that records every operation to play power cuts, or whose
-syncs wait or fail.
+`DISK` is the real disk. Tests pass another in its place: one that records every operation to simulate power cuts, or
+whose syncs wait or fail.
 
-A power cut may take back the following, and the rest of this package is written for that:
-- data written to a file and not synced since: all of it, its end, or it reads as zeros;
+A power cut may undo the following, and the rest of this package allows for that:
+- data written to a file and not synced since: all of it or its end is missing, or reads as zeros;
 - a name that was created, renamed or removed, until its folder is synced: each change separately, in any order.
 """
 
@@ -55,7 +55,7 @@ class Files:
         os.rmdir(path)
 
     def unlink_if_exists(self, path: Path) -> None:
-        """Removes the name, if there is one."""
+        """Removes the name if it exists."""
         with contextlib.suppress(FileNotFoundError):
             self.unlink(path)
 
@@ -102,7 +102,7 @@ def write_whole(files: Files, path: Path, data: bytes) -> None:
 
 
 def put_whole(files: Files, path: Path, data: bytes, *, sync: bool) -> None:
-    """Like `write_whole`, but after a power cut the old file may be there, and without `sync` even a damaged one. For
+    """Like `write_whole`, but after a power cut the old file may be back, and without `sync` even a damaged one. For
     files that can be lost. Raises OSError."""
     temporary = path.with_name(path.name + ".tmp")
     fd = files.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)

@@ -4,8 +4,8 @@
     TOPIC-PARTITION.HEX-delete         a partition that is being deleted; removed at the next start
     TOPIC-PARTITION.HEX-stray          a partition that no topic of the catalogue has, set aside for inspection
 
-HEX is 32 digits: random, or the id of the topic that gets its partition back when it exists again. A topic's name is
-cut where the whole name would be too long for a file, as in Kafka. Everything else in the folder is left alone.
+HEX is 32 digits: random, or the id of the topic, which gets its partition back if it exists again. A topic's name is
+cut if the whole name would be too long for a file, as in Kafka. Everything else in the folder is left alone.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ Origin = Literal["client", "coordinator"]
 
 _EMPTY = memoryview(b"")
 _TRANSIENT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-"""Errors of opening a file or folder for a sync. No sync was tried, so nothing is lost."""
+"""Errors in opening a file or folder for a sync. No sync was tried, so nothing is lost."""
 
 
 class PartitionLog:
@@ -94,7 +94,7 @@ class PartitionLog:
         self._durable = 0
         """The offset up to which everything has been synced."""
         self._sealed: list[Sealed] = []
-        """Sealed segments that still have to be synced, and to get their indexes and snapshots."""
+        """Sealed segments that still need a sync, indexes and a snapshot."""
         self._new_files = False
         self._exchanged: list[compaction.Replacement] = []
         """Compacted segments that are valid already, but whose predecessors could not be removed yet."""
@@ -212,7 +212,8 @@ class PartitionLog:
         examined: Examined | None = None,
         guard: int | None = None,
     ) -> AppendResult:
-        """Appends batches in one write, and gives them their offsets; exactly one from a client, or with a producer id.
+        """Appends batches in one write, and gives them their offsets. A client's append, or one with a producer id, has
+        exactly one batch.
 
         The batches are validated first, unless `examined` has the result already. Offsets and leader epoch are patched
         into `batches` itself if it is writable. `guard` is what `begin_verification` has returned. Raises LogError with
@@ -250,12 +251,12 @@ class PartitionLog:
         """The guard to append a transactional batch with, once its coordinator has confirmed that the partition belongs
         to the producer's transaction. None: the transaction is open here, so the coordinator has already confirmed it.
 
-        `tv2`: the client knows transaction version 2. Raises LogError(INVALID_PRODUCER_EPOCH) for an older epoch."""
+        `tv2`: the client supports transaction version 2. Raises LogError(INVALID_PRODUCER_EPOCH) for an older epoch."""
         with self._lock:
             return self.producers.begin_verification(producer_id, producer_epoch, first_sequence, tv2, now)
 
     def append_marker(self, marker: TxnMarker, *, now: int, leader_epoch: int | None = None) -> MarkerResult:
-        """Ends a producer's transaction. A repeat is written again. An older epoch of the producer is refused
+        """Ends a producer's transaction. A repeated marker is written again. An older epoch of the producer is refused
         (INVALID_PRODUCER_EPOCH; with `transaction_version` 2 also the same epoch while its transaction is open), and so
         is an older epoch of the coordinator (TRANSACTION_COORDINATOR_FENCED). Other errors are those of `append`."""
         batch = end_marker(marker, now)
@@ -349,7 +350,7 @@ class PartitionLog:
         return LogFailedError(f"reading the log of {self.topic_partition} failed: {error}")
 
     def _report(self, what: str, error: OSError) -> None:
-        """Log a problem once while it lasts: it would flood the log."""
+        """Log a problem only once while it lasts: it would flood the log."""
         if not self.in_trouble:
             self.in_trouble = True
             logger.error("%s %s: %s", self.topic_partition, what, error)
@@ -359,7 +360,8 @@ class PartitionLog:
     def read(
         self, offset: int, max_bytes: int, *, min_one: bool = True, isolation_level: int = READ_UNCOMMITTED
     ) -> ReadResult:
-        """Whole batches from the one that holds `offset` on, of one segment and before the consumer's `readable_end`.
+        """Complete batches from the one that holds `offset` on, from one segment and before the consumer's
+        `readable_end`.
 
         At most `max_bytes`; but with `min_one` the first batch is returned whatever its size. Empty at the end of the
         log. Raises LogError(OFFSET_OUT_OF_RANGE) for an offset outside of the log, LogFailedError."""
@@ -405,7 +407,8 @@ class PartitionLog:
         return aborted_between((segment.aborted for segment in self._segments[at:]), start, end)
 
     def readable_size(self, offset: int, isolation_level: int) -> int:
-        """Bytes of the batches from the one that holds `offset` on that a consumer may see. Raises LogFailedError."""
+        """The size in bytes of the batches that a consumer may see, from the one that holds `offset` on. Raises
+        LogFailedError."""
         with self._lock:
             end = self.readable_end(isolation_level)
             try:
@@ -425,7 +428,8 @@ class PartitionLog:
         """Offset and timestamp of the first record that the consumer may see and that is not earlier than `timestamp`
         (milliseconds); None if there is none. Raises CorruptRecordError, LogFailedError.
 
-        Reading a batch may take long: call it from another thread than append and read. It does not block them."""
+        Reading a batch may take a long time: call it from a different thread than append and read. It does not block
+        them."""
         segment, position = None, 0
         while True:
             with self._lock:
@@ -486,8 +490,8 @@ class PartitionLog:
         """Syncs everything that was appended until now, and writes the indexes of sealed segments. Returns whether that
         moved the durable end. With FsyncPolicy.NEVER it only writes indexes.
 
-        May run in another thread than append and read. After a failed sync `failed` is set; after another failure the
-        next call tries again."""
+        May run in a different thread than append and read. After a failed sync `failed` is set; after another failure
+        the next call tries again."""
         with self._sync_lock:
             with self._lock:
                 if self.failed is not None or self._closed or not self._segments:
@@ -585,7 +589,7 @@ class PartitionLog:
             return self._log_start_offset
 
     def enforce_retention(self, now: int) -> int:
-        """Deletes the oldest segments: those before the log's start and, where the policy deletes, those beyond the
+        """Deletes the oldest segments: those before the log's start and, if the policy deletes, those beyond the
         retention by time or size. Returns how many. Forgets idempotent producers that were idle for too long.
 
         The active segment is deleted too when it is due; then the log is empty. Raises LogFailedError."""
@@ -643,12 +647,13 @@ class PartitionLog:
         return is_dirty(sealed, self.config, self.cleaned_to, now)
 
     def compact(self, now: int, breathe: Callable[[], None] = lambda: None) -> compaction.Statistics | None:
-        """Rewrites the sealed segments before the last stable offset so that only the last record of each key stays
-        (and tombstones for `delete_retention_ms` after they are first met). Offsets stay. None if there is nothing to
-        do.
+        """Rewrites the sealed segments before the last stable offset so that only the last record of each key is kept
+        (and tombstones for `delete_retention_ms` after they are first encountered). Offsets do not change. None if
+        there is nothing to do.
 
-        It takes long: call it from another thread than append, read and flush. `breathe` is called often; it may wait,
-        and may raise CompactionStopped. Raises OSError, CorruptRecordError; the log is as good as before."""
+        This takes a long time: call it from a different thread than append, read and flush. `breathe` is called often;
+        it may wait, and may raise CompactionStopped. Raises OSError, CorruptRecordError; the log is as good as
+        before."""
         self._finish_exchanges()
         with self._lock:
             limit = min(self._durable if self._syncs else self._log_end_offset, self.last_stable_offset)

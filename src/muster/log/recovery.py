@@ -1,20 +1,20 @@
 """Loads segments from their files: after a clean shutdown by their indexes, after a crash by reading every batch.
 
 What a crash can leave, and how it is repaired:
-- a torn or corrupt batch: the segment is cut after the last good one before it (see `_Recovery`);
-- indexes that are missing, old or cut off: built again while the batches are read, that of aborted transactions
-  while the state of the producers is;
-- `.cleaned` files of a compaction that did not finish: deleted, the old segments are still there;
+- a torn or corrupt batch: the segment is cut after the last intact one before it (see `_Recovery`);
+- indexes that are missing, old or cut off: rebuilt while the batches are read (the index of aborted transactions while
+  the producers' state is rebuilt);
+- `.cleaned` files of a compaction that did not finish: deleted; the old segments are still there;
 - a `.swap` file: compaction was done and only the exchange was interrupted; it is finished (see compaction.py);
-- a producer snapshot that is torn, or may include batches that are gone: removed, the state is built from an older
+- a producer snapshot that is torn, or may include batches that are gone: removed; the state is built from an older
   snapshot and the log;
 - segments before the log's start, which retention was removing: removed.
 
 Two rules always hold. No offset is reused: if the log is known to have been longer, it continues after the old end, and
-the gap is reported. And no whole batch is deleted: bytes that are cut off before good batches are kept as `.damaged`,
-and whole segments after a damaged one stay in the log.
+the gap is reported. And no intact batch is deleted: bytes that are cut off before intact batches are kept as
+`.damaged`, and whole segments after a damaged one stay in the log.
 
-All changes made here are durable before the log is open: otherwise a later power cut could bring back removed batches
+All changes made here are durable before the log is open: otherwise a later power cut could bring removed batches back
 among newer ones.
 """
 
@@ -110,7 +110,7 @@ def load(
 
 
 class _Recovery:
-    """The recovery of one folder. A segment with a damaged batch is cut after the last good batch before it."""
+    """The recovery of one folder. A segment with a damaged batch is cut after the last intact batch before it."""
 
     def __init__(self, directory: Path, config: LogConfig, now: int, sync: bool, files: Files, cleaned_to: int) -> None:
         self.loaded = Loaded()
@@ -128,9 +128,9 @@ class _Recovery:
         self._unmarked: list[Segment] = []
         """Segments with control batches whose index of aborted transactions must be rebuilt."""
         self._without_producers: set[Segment] = set()
-        """Segments that were read through, and have no batch of a producer."""
+        """Segments that were read through, and contain no batch of a producer."""
         self._seen_end = 0
-        """The offset after the last good batch that was found, even if that batch is not in the log."""
+        """The offset after the last intact batch that was found, even if that batch is not in the log."""
 
     def names(self) -> list[str]:
         """The names of the log's files. Everything else in the folder is left alone."""
@@ -142,7 +142,7 @@ class _Recovery:
         for name, is_file in found:
             if not is_file and _LOG.match(name):
                 raise OSError(
-                    errno.EINVAL, "a segment should be here, and this is not a file", str(self._directory / name)
+                    errno.EINVAL, "a segment should be here, but this is not a file", str(self._directory / name)
                 )
         return [name for name, is_file in found if is_file and (_NAME.match(name) or _LEFTOVER.match(name))]
 
@@ -167,7 +167,7 @@ class _Recovery:
         segment = Segment(self._directory, base, self._now, files=self._files)
         segment.created_ms = int(segment.path.stat().st_mtime * 1000)
         if base < self._seen_end:
-            self._set_aside(segment, f"its offsets up to {self._seen_end - 1} are in the segment before it, too")
+            self._set_aside(segment, f"its offsets up to {self._seen_end - 1} are also in the segment before it")
             return
         if not (trusted and _load(segment, end)):
             self._read_through(segment, end, recovery_point)
@@ -262,7 +262,7 @@ class _Recovery:
     # ------------------------------------------------------------------------------------------- the whole
 
     def report_gaps(self, known_end: int, cleaned_to: int, *, clean: bool) -> None:
-        """Logs the offsets that are missing for another reason than compaction."""
+        """Logs the offsets that are missing for a reason other than compaction."""
         expected = None
         for segment in self.loaded.segments:
             if expected is not None and expected < segment.base_offset and segment.base_offset > cleaned_to:
@@ -307,7 +307,7 @@ class _Recovery:
                 self.changed = True
 
     def load_producers(self) -> None:
-        """Loads producers from the newest sound snapshot and the log after it. Removes the other snapshots, except
+        """Loads producers from the newest intact snapshot and the log after it. Removes the other snapshots, except
         those at the beginning of a segment, which the next recovery may use."""
         end = self.loaded.end_offset if self._first_loss is None else self._first_loss
         bases = {segment.base_offset for segment in self.loaded.segments}
@@ -357,8 +357,8 @@ class _Recovery:
                     segment.aborted.append(entry_of(completed))
 
     def _drop_cleaned(self) -> None:
-        """Closes transactions that an old snapshot lists as open although compaction has removed their first batch. It
-        does so only after the transaction has ended, and may have removed the marker as well."""
+        """Closes transactions that an old snapshot lists as open although compaction has removed their first batch.
+        Compaction does so only after the transaction has ended, and may have removed the marker as well."""
         producers = self.loaded.producers
         for first_offset, producer_id in list(producers.transactions.open.items()):
             if self._was_cleaned(first_offset) and not self._begins(first_offset, producer_id):
@@ -366,7 +366,7 @@ class _Recovery:
                 producers.producers[producer_id].first_offset = NONE_OPEN
 
     def _was_cleaned(self, offset: int) -> bool:
-        """Whether compaction may have removed batches there. Before the first segment, retention did."""
+        """Whether compaction may have removed batches at this point. Before the first segment, retention did."""
         compacted = self._config.cleanup_policy.compacts or offset < self._cleaned_to
         return compacted and bool(self.loaded.segments) and offset >= self.loaded.segments[0].base_offset
 

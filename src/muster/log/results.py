@@ -29,10 +29,10 @@ class MarkerResult(NamedTuple):
 
 
 class ReadResult(NamedTuple):
-    """Whole batches, perhaps none. The first may begin before the offset that was asked for. The view stays valid as
-    long as it is referred to; `next_offset` is where to continue reading. For a large read, `file_range` says where
-    in the file the bytes are.
-    `aborted` has producer id and first offset of each aborted transaction among them; None for READ_UNCOMMITTED."""
+    """Complete batches, perhaps none. The first may begin before the offset that was asked for. The view stays valid as
+    long as it is referred to; `next_offset` is where to continue reading. For a large read, `file_range` says where in
+    the file the bytes are. `aborted` has producer id and first offset of each aborted transaction among them; None for
+    READ_UNCOMMITTED."""
 
     data: memoryview
     next_offset: int
@@ -54,7 +54,7 @@ class Traffic:
         self.reads = self.bytes_out = self.refused_reads = 0
 
     def add(self, other: Traffic) -> None:
-        """Add another log's."""
+        """Add another log's traffic."""
         for name in self.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 

@@ -2,10 +2,10 @@
 
 .lock                             held while a process has the directory open
 .kafka_cleanshutdown              written by a clean `close`, removed by `open`
-recovery-point-offset-checkpoint  up to where each log has been synced: before it nothing need be checked after a crash
-log-start-offset-checkpoint       where each log begins, if not at a segment's beginning
-cleaner-offset-checkpoint         up to where each log has been compacted
-TOPIC-PARTITION/                  the segments of one partition; for other files and folders see folder.py
+recovery-point-offset-checkpoint  up to where each log has been synced: after a crash nothing before it needs a check
+log-start-offset-checkpoint       where each log begins, if not at a segment's beginning cleaner-offset-checkpoint
+up to where each log has been compacted TOPIC-PARTITION/                  the segments of one partition; for other files
+and folders see folder.py
 
 Checkpoints name partitions. When a partition is created, they must not still hold an entry of a deleted one with the
 same name: `make_room` removes it.
@@ -40,7 +40,7 @@ _CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, CLEANED_OFFSETS)
 _NAMES_SHOWN = 5
 
 _REMOVED_AT_ONCE = 50
-"""The most folders of deleted partitions that are removed while the caller waits: each may take several
+"""At most this many folders of deleted partitions are removed while the caller waits: each may take several
 milliseconds."""
 
 
@@ -93,11 +93,11 @@ class LogStore:
     ) -> LogStore:
         """Opens the data directory, creating it if it is missing, and the logs in it; recovers them after a crash.
 
-        `configs` returns a topic's settings where they are not the defaults; `now` is in milliseconds. `partitions` are
+        `configs` returns a topic's settings if they are not the defaults; `now` is in milliseconds. `partitions` are
         those that exist, `deleted` those whose deletion a crash may have interrupted; the folder of any other partition
-        is set aside. Without `partitions` each folder with a partition's name is a log. `lock` is the directory's lock,
-        which the store owns from now on; without it the store takes the lock. A partition that cannot be opened is
-        `offline`. Raises StoreLockedError; OSError if the disk fails."""
+        is set aside. Without `partitions`, every folder with a partition's name is opened as a log. `lock` is the
+        directory's lock, which the store owns from now on; without it the store takes the lock. A partition that cannot
+        be opened is `offline`. Raises StoreLockedError; OSError if the disk fails."""
         root = Path(root)
         root.mkdir(parents=True, exist_ok=True)
         store = cls(root, FsyncPolicy(fsync), defaults or LogConfig(), lock or FolderLock.take(root), files)
@@ -132,7 +132,9 @@ class LogStore:
             elif thing.is_dir():
                 found.append(partition)
             elif known is not None:
-                error = NotADirectoryError(20, "the folder of the partition should be here", thing.path)
+                error = NotADirectoryError(
+                    20, "the partition's folder should be here, but this is not a folder", thing.path
+                )
                 self.take_offline(partition, error)
         self.delete_all(interrupted)
         self._remove_doomed(_REMOVED_AT_ONCE)
@@ -183,7 +185,7 @@ class LogStore:
         if clean:
             self._files.unlink(marker)
         if self.fsync is not FsyncPolicy.NEVER:
-            # The mark of a clean shutdown must not come back after later writes. And folders that a killed process has
+            # The mark of a clean shutdown must not reappear after later writes. And folders that a killed process has
             # made may not be durable yet.
             self._files.sync_folder(self.root)
 
@@ -243,7 +245,7 @@ class LogStore:
         return log
 
     def delete_all(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
-        """`deleting`, without a break."""
+        """Like `deleting`, without a break."""
         steps = self.deleting(partitions)
         while True:
             try:
@@ -311,8 +313,8 @@ class LogStore:
         return topic_partition not in self._logs and (self.root / _aside(topic_partition, topic_id)).is_dir()
 
     def open_aside(self, topic_partition: TopicPartition, topic_id: bytes, config: LogConfig, now: int) -> PartitionLog:
-        """Opens a partition that was set aside, under its own name, and checks all of it. That takes long: it may run
-        in a thread, and `put_back` then adds the log. Raises OSError; then it is set aside as before."""
+        """Opens a partition that was set aside, under its own name, and checks all of it. That takes a long time: it
+        may run in a thread, and `put_back` then adds the log. Raises OSError; then it is set aside as before."""
         path, aside = self.root / str(topic_partition), self.root / _aside(topic_partition, topic_id)
         self._files.replace(aside, path)
         try:
@@ -396,8 +398,8 @@ class LogStore:
 
     def housekeeping(self, now: int, breathe: Callable[[], None] = lambda: None) -> None:
         """Removes deleted partitions, enforces retention, compacts where it is due, writes checkpoints. Call it every
-        few minutes, in a thread of its own: it may take long. `breathe` is called often meanwhile; it may wait, and may
-        raise CompactionStopped.
+        few minutes, in a thread of its own: it may take a long time. `breathe` is called often meanwhile; it may wait,
+        and may raise CompactionStopped.
 
         Failures of one log are logged. Raises OSError if the checkpoints cannot be written."""
         self._remove_doomed(len(self._doomed), breathe)
@@ -419,8 +421,8 @@ class LogStore:
         self.after_housekeeping()
 
     def clean(self, now: int, breathe: Callable[[], None] = lambda: None) -> None:
-        """Compacts where it is due. It is a part of housekeeping that may be called more often: a log for which it
-        failed waits for the next housekeeping. Raises OSError if the checkpoints cannot be written."""
+        """Compacts where it is due. This part of housekeeping may be called more often: a log for which it failed waits
+        for the next housekeeping. Raises OSError if the checkpoints cannot be written."""
         due = [log for log in list(self._logs.values()) if log not in self._uncleanable and log.is_cleanable(now)]
         self._uncleanable.update(self._for_each(lambda log: log.compact(now, breathe), due))
         if due:
@@ -429,7 +431,7 @@ class LogStore:
     def _for_each(
         self, work: Callable[[PartitionLog], object], logs: Iterable[PartitionLog] | None = None
     ) -> list[PartitionLog]:
-        """Calls `work` with each of these logs, or of all; returns those for which it failed."""
+        """Calls `work` with each of these logs, or with all; returns those for which it failed."""
         failed = []
         for log in list(self._logs.values()) if logs is None else logs:
             try:
@@ -460,14 +462,14 @@ class LogStore:
 
     def checkpoint_new(self, synced: Iterable[PartitionLog]) -> None:
         """Writes the checkpoints if they lack one of these logs. Without its recovery point a start after a crash would
-        take a log whose files are gone for one that was never written. Raises OSError."""
+        mistake a log whose files are gone for one that was never written. Raises OSError."""
         known = self._checkpoints.get(RECOVERY_POINTS, {})
         if any(log.topic_partition not in known for log in synced):
             self.write_checkpoints()
 
     def _put_checkpoint(self, name: str, offsets: dict[TopicPartition, int]) -> bool:
-        """Kafka's OffsetCheckpointFile: version, number of lines, then topic, partition and offset a line. Returns
-        whether it had to be written."""
+        """Kafka's OffsetCheckpointFile: version, number of lines, then one line per partition: topic, partition and
+        offset. Returns whether it had to be written."""
         path = self.root / name
         if self._checkpoints.get(name) == offsets and path.exists():
             return False

@@ -414,7 +414,7 @@ async def test_a_coordinator_whose_id_was_taken_meanwhile_stops(
         world.do(Create(coordinator_path(101), b'{"version":1,"host":"h","port":9}', ephemeral=True))
         world.zookeeper.heal(session.sim)
         await world.until(coordinator.ends[0].is_set)
-        assert "another coordinator is registered with the id 101; this one stops" in caplog.text
+        assert "another coordinator is registered with the id 101; this process stops" in caplog.text
         assert held(coordinator) == 0
 
 

@@ -386,7 +386,7 @@ def test_a_member_that_tells_more_than_a_group_can_hold_is_refused(protocols, mo
     assert (None if group.waits("a") else group.error("a")) == error
     assert group.config.metadata_bytes == (0 if error else MOST_METADATA_BYTES)
     size = MOST_METADATA_BYTES + more
-    why = f"its protocols have {size} bytes, the limit for a member is {MOST_METADATA_BYTES}"
+    why = f"its protocols take {size} bytes; the limit for a member is {MOST_METADATA_BYTES}"
     assert [(one.client_id, one.reason) for one in group.events_of(JoinRefused)] == (
         [("client-a", why)] if error else []
     )
@@ -402,7 +402,7 @@ def test_what_all_members_tell_has_a_bound_and_most_are_let_in_all_the_same():
     assert group.error("d") == ErrorCode.COORDINATOR_NOT_AVAILABLE  # it comes again
     (refused,) = group.events_of(JoinRefused)
     assert refused.reason == (
-        f"its protocols have {large} bytes and those of all other members {3 * large}, together more than "
+        f"its protocols take {large} bytes and those of all other members {3 * large}, together more than "
         f"queued.max.request.bytes ({3 * large})"
     )
     group.join_once("e", version=3, protocols=telling(small))

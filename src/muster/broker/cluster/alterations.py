@@ -1,5 +1,5 @@
-"""Changes topics that exist, for all brokers of a cluster: written in ZooKeeper, and waited for until this broker has
-followed. The rules are `muster.zookeeper.cluster.alterations`."""
+"""Changes existing topics, for all brokers of a cluster: writes to ZooKeeper, and waits until this broker has followed.
+The rules are `muster.zookeeper.cluster.alterations`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from muster.zookeeper.cluster.alterations import add_partitions, alter_settings
 from muster.zookeeper.cluster.scheme import load_of, spread
 
 ALTER_TIMEOUT_MS = 30_000
-"""How long a change of settings may take; a request for it does not say."""
+"""How long a change of settings may take; the request has no timeout."""
 
 Rule = Callable[[Mapping[str, str]], dict[str, str]]
 Done = Callable[[Mapping[str, KafkaError]], None]

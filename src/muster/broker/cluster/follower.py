@@ -1,7 +1,7 @@
 """Follows ZooKeeper: repeats turns on a session for as long as this process runs.
 
-Every event of the session triggers a turn, which looks at the whole state and does what is left to do. So the next turn
-does what a failed one left undone. A broker follows its cluster this way (zookeeper_cluster.py), and a coordinator for
+Every event of the session triggers a turn, which looks at the whole state and does the remaining work. So the next turn
+finishes the work of a failed one. A broker follows its cluster this way (zookeeper_cluster.py), and a coordinator for
 Apache Kafka follows Kafka's (coordinator_process.py).
 """
 
@@ -40,7 +40,7 @@ START_TRIES = 5
 
 
 class Session(Protocol):
-    """What is needed of a session; `muster.zookeeper.session.session.ZooKeeperSession` is one."""
+    """What is needed from a session; `muster.zookeeper.session.session.ZooKeeperSession` is one."""
 
     @property
     def timeout_ms(self) -> int: ...
@@ -58,9 +58,8 @@ class Session(Protocol):
 
 
 class Follower:
-    """A process with an id among others, on its session. A subclass says what a turn is.
-
-    `node_id` is also the id as a coordinator of groups.
+    """A process with a session, and an id that no other process may have. A subclass defines a turn. `node_id` is also
+    its id as a group coordinator.
     """
 
     def __init__(self, node_id: int, session: Session, image: ClusterImage) -> None:
@@ -117,7 +116,7 @@ class Follower:
         """Start taking turns; returns after the first that succeeds.
 
         Raises:
-            IdTakenError: another process has this id, for longer than a session that has died could.
+            IdTakenError: another process has had this id for longer than a dead session could keep it.
         """
         begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._keeper = asyncio.create_task(self._keep(begun))
@@ -190,7 +189,7 @@ class Follower:
 
     def _gone(self, error: Exception, begun: asyncio.Future[None]) -> None:
         if begun.done():
-            log.critical("%s; this one stops", error)
+            log.critical("%s; this process stops", error)
             self.lost.set()
         else:
             begun.set_exception(error)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from time import monotonic
 
 READS_PER_LIMIT = 4
-"""How often the clock is read within the limit, at a minimum, while the process runs."""
+"""While the process runs, the clock is read at least this many times within the limit."""
 
 
 class FreezeDetector:

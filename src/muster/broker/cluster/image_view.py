@@ -33,7 +33,7 @@ class ImageView(ClusterView):
 
     @property
     def controller_id(self) -> int:
-        """See `ClusterView.controller_id`; -1 between two controllers."""
+        """See `ClusterView.controller_id`; -1 while no broker is the controller."""
         return self._image.controller_id
 
     def is_registered(self, node_id: int) -> bool:

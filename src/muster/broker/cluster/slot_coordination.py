@@ -1,17 +1,17 @@
 """Coordination of groups whose slots are in ZooKeeper (`group.coordinator.store=zookeeper`).
 
-The rules are `zookeeper/cluster/slots.py` and `group_store.py` beside it; this file runs them on the loop, on the
+The rules are `zookeeper/cluster/slots.py` and `group_store.py` next to it; this file runs them on the loop, on the
 session that the broker has anyway. So a broker that dies takes its slots with it, and another broker has them when
 ZooKeeper has ended the session.
 
 Two things need care:
 
 - A slot is read after this broker has taken it, and offsets of topics that do not exist are removed at that point. A
-  topic that another broker knew when it wrote them must not be missing here. ZooKeeper notifies a session of all
+  topic that another broker knew when it wrote the offsets must not be missing here. ZooKeeper notifies a session of all
   earlier changes before it answers a request. So the coordinator gets a slot only once the catalogue has all changes
   reported until then (`followed`).
 - A frozen process may receive requests before it learns that its session has ended. Each request checks the clock
-  (`may_serve`); in doubt the broker drops its slots first, and the coordinator answers NOT_COORDINATOR.
+  (`may_serve`); if in doubt, the broker drops its slots first, and the coordinator answers NOT_COORDINATOR.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def check_settings(config: BrokerConfig) -> None:
     """
     if config.integer("offset.metadata.max.bytes") > MAX_OFFSET_METADATA:
         raise ConfigError(
-            f"offset.metadata.max.bytes is at most {MAX_OFFSET_METADATA} with group.coordinator.store=zookeeper"
+            f"offset.metadata.max.bytes must be at most {MAX_OFFSET_METADATA} with group.coordinator.store=zookeeper"
         )
 
 
@@ -85,7 +85,7 @@ class ZooKeeperCoordination(Coordination):
             follower.node_id, self._gained, self._lost, is_busy=lambda slot: self._groups.is_rebalancing(slot)
         )
         self._pending: dict[int, int] = {}
-        """Slots that this broker has, and does not serve yet, with their epochs."""
+        """Slots that this broker has but does not serve yet, with their epochs."""
         self._wake = asyncio.Event()
         self._turns: asyncio.Task[None] | None = None
         self._plans: set[asyncio.Task[Any]] = set()
@@ -99,12 +99,12 @@ class ZooKeeperCoordination(Coordination):
         return self._store
 
     def record_fits(self, record: GroupMetadataRecord) -> bool:
-        """Whether a znode can hold it."""
+        """Whether a znode can hold the record."""
         key, value = encode_record(record)
         return value is None or self._store.fits(key, value)
 
     def start(self, groups: Slots) -> None:
-        """No slot yet: they are taken once this broker is registered."""
+        """Start without slots: they are taken once this broker is registered."""
         self._groups = groups
         groups.serve(SLOT_COUNT)
         self._session.listen(self._on_event)
@@ -122,8 +122,8 @@ class ZooKeeperCoordination(Coordination):
         return self._session.is_live
 
     def ensure(self) -> bool:
-        """There is nothing to create. In doubt this broker's slots are dropped: the coordinator then refuses. A session
-        that turns out to be alive may send no event, so a turn takes them again."""
+        """There is nothing to create. If in doubt, this broker's slots are dropped: the coordinator then refuses. A
+        session that turns out to be alive may send no event, so a turn takes them again."""
         if not self._session.is_live:
             self.keeper.drop_all()
             self._wake.set()
@@ -144,7 +144,7 @@ class ZooKeeperCoordination(Coordination):
         return Node(owner, found.host, found.port) if found is not None else None
 
     def followed(self) -> None:
-        """This broker has what its image of the cluster says: registered, with all topics."""
+        """This broker is in line with its image of the cluster: it is registered, and has all topics."""
         self._wake.set()
         if self._follower.image.is_current:
             pending, self._pending = self._pending, {}
@@ -155,7 +155,7 @@ class ZooKeeperCoordination(Coordination):
 
     def _on_event(self, event: Watched | SessionEvent) -> None:
         if event is SessionEvent.DOUBTED and self.keeper.held:
-            log.warning("no news from ZooKeeper: dropping %d slots of groups", len(self.keeper.held))
+            log.warning("no response from ZooKeeper: dropping %d slots of groups", len(self.keeper.held))
         if self.keeper.on_event(event):
             self._wake.set()
 

@@ -1,8 +1,8 @@
 """What happens to records of a broker whose topic is not in ZooKeeper.
 
     the topic was deleted       its id is among the notes for this broker (zookeeper/cluster/deletions.py): removed
-    it is merely missing        set aside, as Kafka since 3.7 does with what it calls stray: an older backup of
-                                ZooKeeper was put back, or znodes were removed by hand
+    it is merely missing        set aside, like Kafka's stray partitions (since 3.7): an older backup of ZooKeeper
+                                was put back, or znodes were removed by hand
     it exists again             with its id: what was set aside is restored before the partition is led
 
 A partition that a topic no longer has is treated in the same way: Kafka never removes one.
@@ -50,7 +50,7 @@ class FormerTopics:
             self._topics.forget(missing)
 
     def set_aside(self, topic: Topic, indices: range) -> None:
-        """Keep partitions that ZooKeeper does not know, without leading them any longer. Raises OSError."""
+        """Keep partitions that ZooKeeper does not know about, without leading them any longer. Raises OSError."""
         asides = self._partitions.set_aside(topic, indices)
         for _ in self._fetches.topics_deleted([topic.name]):
             pass
@@ -66,7 +66,7 @@ class FormerTopics:
             )
 
     def forget_asides(self, noted: Iterable[str]) -> None:
-        """Topics were deleted of which something may have been set aside before. Raises OSError."""
+        """Topics were deleted; partitions of them may have been set aside before. Raises OSError."""
         ids = []
         for text in noted:
             try:

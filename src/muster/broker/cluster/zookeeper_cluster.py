@@ -2,7 +2,7 @@
 
 The rules are `muster.zookeeper.cluster.scheme`; this file runs them on the loop. Every event of the session triggers a
 turn (`ClusterMember.turn`). After each turn this broker is brought in line with the image: topics that exist are in the
-catalogue, logs of topics that were deleted are removed (also if they were while this broker was down), partitions that
+catalogue, logs of deleted topics are removed (even if they were deleted while this broker was down), partitions that
 this broker leads are open under their epoch, and their groups are served.
 
 A session whose state is unknown, or that has ended, changes nothing here: data is served as before, as in Kafka. There
@@ -143,7 +143,7 @@ class ZooKeeperCluster(Follower):
         `identity` is None for a new one.
 
         Raises:
-            ConfigError: it is another one, or an older copy.
+            ConfigError: it is a different folder, or an older copy.
         """
         mine = DataDir(identity.directory_id, *last_start(folder)) if identity is not None else None
         why = refusal(self.member.broker_id, self._had, mine, self._config.text_or_none("replaced.data.dir"))
@@ -151,7 +151,7 @@ class ZooKeeperCluster(Follower):
             raise ConfigError(f"{folder}: {why}")
 
     def take_folder(self, folder: Path, identity: Identity, files: Files) -> None:
-        """This broker has its records there, and is started with it once more."""
+        """This broker has its records in the folder, and has been started with it again."""
         mine = DataDir(identity.directory_id, *last_start(folder))
         started = next_start(self._had, mine, uuid_text(random_uuid()))
         try:
@@ -284,8 +284,8 @@ class ZooKeeperCluster(Follower):
         self._notes_are_read = True
 
     def _is_gone(self, topic: Topic, found: TopicImage | None) -> bool:
-        """A topic that is there but cannot be used now, since its znode was damaged, or has lost its id to one of
-        Kafka's older tools, keeps its records."""
+        """A topic that cannot be used now, because its znode is damaged or one of Kafka's older tools has removed its
+        id, still exists and keeps its records."""
         if found is not None:
             return _id(found) != topic.topic_id
         return not self.image.has_topic(topic.name)
@@ -355,8 +355,8 @@ class ZooKeeperCluster(Follower):
         await asyncio.gather(*(self.session.run(raise_epoch(*one)) for one in raising))
 
     async def _opened(self, topic: Topic, index: int) -> int | None:
-        """Prepare to lead a partition; returns the newest epoch under which it was led, -1 if none. None for one that
-        cannot be opened: the others are led anyway. Raises OSError for an error that may pass."""
+        """Prepare to lead a partition; returns the newest epoch under which it was led, -1 if none. None if it cannot
+        be opened: the others are led anyway. Raises OSError for an error that may pass."""
         try:
             await self._former.take_back(topic, index)
             return self._parts.partitions.opened(topic, index)
@@ -364,13 +364,13 @@ class ZooKeeperCluster(Follower):
             if error.errno in _PASSING:
                 raise
             self._parts.partitions.take_offline(topic, index, error)
-            self.wake()  # so that the controller learns it
+            self.wake()  # so that the controller learns of it
             return None
 
     def _is_newer(self, topic: Topic, index: int, epoch: int, newest: int) -> bool:
-        """Whether an epoch is newer than all under which this broker has led the partition. If not, it is raised in
-        ZooKeeper, and the watch brings the new one. An equal epoch is not newer: clients may already know the next
-        one."""
+        """Whether an epoch is newer than all those under which this broker has led the partition. If not, it is raised
+        in ZooKeeper, and the watch then reports the new one. An equal epoch is not newer: clients may already know the
+        next one."""
         if epoch > newest:
             return True
         if (topic.name, index) in self._led and epoch == newest:
@@ -454,7 +454,7 @@ class ZooKeeperCluster(Follower):
         )
 
     def delete(self, names: Sequence[str], timeout_ms: int, done: Callable[[dict[str, KafkaError]], None]) -> None:
-        """Delete topics; `done` gets the failures once the others are gone or the timeout has passed."""
+        """Delete topics; `done` gets the failures once the other topics are gone or the timeout has passed."""
         self._spawn(self._delete(names, timeout_ms, done))
 
     async def _delete(
@@ -478,12 +478,13 @@ class ZooKeeperCluster(Follower):
     def grow(
         self, wanted: Sequence[PartitionIncrease], timeout_ms: int, done: Callable[[Mapping[str, KafkaError]], None]
     ) -> None:
-        """Add partitions; `done` gets the failures by topic once the others have leaders or the timeout has passed."""
+        """Add partitions; `done` gets the failures by topic once the other topics' partitions have leaders or the
+        timeout has passed."""
         self._spawn(self._alterations.grow(wanted, timeout_ms, done))
 
     def alter(self, wanted: Mapping[str, Rule], done: Callable[[Mapping[str, KafkaError]], None]) -> None:
-        """Change settings of topics; `done` gets the failures by topic once this broker uses the others' new settings,
-        or the timeout has passed."""
+        """Change settings of topics; `done` gets the failures by topic once this broker uses the other topics' new
+        settings, or the timeout has passed."""
         self._spawn(self._alterations.alter(wanted, done))
 
     def update_features(
@@ -580,7 +581,7 @@ class ZooKeeperCluster(Follower):
         """A producer id that no other broker gives out. The next block is reserved while one is used up.
 
         Raises:
-            OSError: ZooKeeper did not give a block in time.
+            OSError: ZooKeeper did not reserve a block in time.
         """
         if not self._ids:
             self._ids, self._next_ids = self._next_ids, range(0)

@@ -67,7 +67,7 @@ class Slots(Protocol):
         """Whether a group in one of this broker's slots is rebalancing."""
 
     def release_durable(self) -> None:
-        """The store has news: records are durable, or never will be, or there is more to read."""
+        """The store has changed: records are durable, or never will be, or there is more to read."""
 
     def leave(self) -> None:
         """The slots no longer exist: all groups are gone. Epochs may start over."""
@@ -159,7 +159,7 @@ class TopicCoordination(Coordination):
     record_too_large = ErrorCode.UNKNOWN_SERVER_ERROR
 
     def record_fits(self, record: GroupMetadataRecord) -> bool:
-        """Whether its batch is within its log's `max.message.bytes`, as Kafka requires."""
+        """Whether the record's batch is within its log's `max.message.bytes`, as Kafka requires."""
         topic = self._topics.get(GROUP_METADATA_TOPIC)
         slot = group_partition(record.key.group, topic.partitions) if topic is not None else 0
         found = self._partitions.get(GROUP_METADATA_TOPIC, slot)
@@ -242,7 +242,7 @@ class ClusterCoordination(TopicCoordination):
         return (is_doubtful is None or not is_doubtful()) and super().ensure()
 
     def start(self, groups: Slots) -> None:
-        """No slot yet: they come with `leads`."""
+        """Start without slots: they come with `leads`."""
         self._groups = groups
         self._slots = 0
         """The topic's number of partitions; 0 while it is unknown."""
@@ -258,7 +258,7 @@ class ClusterCoordination(TopicCoordination):
         if topic.partitions == self._slots:
             return
         if self._slots:
-            text = "%s has %d partitions instead of %d: most groups now map to other ones, without their offsets"
+            text = "%s has %d partitions instead of %d: most groups now map to other partitions, without their offsets"
             log.error(text, topic.name, topic.partitions, self._slots)
         self._slots = topic.partitions
         self._groups.serve(topic.partitions)

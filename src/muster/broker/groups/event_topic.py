@@ -1,7 +1,8 @@
 """Writes the events of groups to the internal topic `__group_events`: what happened to a group, when and why.
 
-A record's key is the group's id; its value is a JSON object in one line: `{"v":1,"event":"RebalanceStarted","at_ms":…}`
-and the event's fields, named as by `--events`. Apache Kafka has no such topic: its coordinator only logs such events.
+A record's key is the group's id; its value is a JSON object on one line: `{"v":1,"event":"RebalanceStarted","at_ms":…}`
+and the event's fields, named as in the output of `--events`. Apache Kafka has no such topic: its coordinator only logs
+such events.
 
 The rules do not depend on events, and nothing waits for them. They are collected while requests are handled, and
 written together a moment later, after the answers have gone out: a thousand members that join cost a few appends.
@@ -44,10 +45,11 @@ RETRY_S = 1.0
 """How long to wait before looking for a partition again."""
 
 AT_ONCE = 500
-"""The most events in one append, which takes a few milliseconds; more are written in the next turn of the loop."""
+"""The maximum number of events in one append, which takes a few milliseconds; more are written in the next turn of the
+loop."""
 
 MOST_KEPT = 10_000
-"""The most events that wait for a partition; beyond that the oldest are lost."""
+"""How many events may wait for a partition; beyond that the oldest are lost."""
 
 LONGEST_TEXT = 1_000
 """The longest text in a record, in characters: ids and reasons come from clients, and may be long."""
@@ -120,7 +122,8 @@ class EventTopic:
             self._timer = self._loop.call_later(DELAY_S, self._write)
 
     def start(self) -> None:
-        """Apply the settings of this start to an existing topic; in a cluster the topic keeps those of its creation."""
+        """Apply the settings of this start to an existing topic; in a cluster the topic keeps those that it was created
+        with."""
         topic = self._topics.get(GROUP_EVENTS_TOPIC)
         if self._elsewhere is None and topic is not None and topic.internal and topic.settings != self._settings:
             try:
@@ -196,7 +199,7 @@ class EventTopic:
         if topic is None and self._elsewhere is None:
             topic = self._create()
         if topic is not None and not topic.internal:
-            self._fails("a topic of that name exists that was not created for events; it is left unchanged")
+            self._fails("a topic of that name exists, but was not created for events; it is left unchanged")
             self._drop(len(self._waiting))
             return None
         found = self._led(topic) if topic is not None else None

@@ -23,8 +23,9 @@ _LOGGED_AFTER_MOVES = (effects.RebalanceStarted, effects.RebalanceCompleted)
 class GroupLines:
     """Logs the events of groups: which member, why, how long.
 
-    A single member that joins or leaves gets its own message, with the reason. If many do in one rebalance, one message
-    gives their number, before the one about the completed rebalance; at level DEBUG each member gets a message.
+    A single member that joins or leaves gets its own message, with the reason. If many do so in one rebalance, one
+    message gives their number, before the message about the completed rebalance; at level DEBUG each member gets a
+    message.
     """
 
     def __init__(self) -> None:
@@ -125,7 +126,8 @@ def _who(member_id: str, client_id: str, instance_id: str | None) -> str:
 
 
 class EventFile:
-    """Appends each event of a group to a file, a JSON object a line: `at` (ms since the epoch), `event`, its fields.
+    """Appends each event of a group to a file, one JSON object per line: `at` (ms since the epoch), `event`, its
+    fields.
 
     Each line is written through to the operating system, so that it survives a kill of the process. A file that was
     renamed or removed (by logrotate) is created again.

@@ -20,8 +20,8 @@ LOAD_BEFORE_START_S = 1.0
 
 
 class ShardsOnLoop:
-    """Runs the shards that a subclass sets on the running loop, in the slots that `coordination` gives this broker.
-    `on_written` is called after records were appended."""
+    """Runs a subclass's shards on the running loop, in the slots that `coordination` gives this broker. `on_written` is
+    called after records were appended."""
 
     def __init__(self, clock: SteadyClock, coordination: Coordination, on_written: Callable[[], None]) -> None:
         self.serving = False
@@ -43,8 +43,8 @@ class ShardsOnLoop:
         )
 
     def start(self) -> None:
-        """Serve the slots of this broker. What loads quickly is loaded before the first request, the rest between
-        requests."""
+        """Serve the slots of this broker. Shards that load quickly are loaded before the first request, the rest
+        between requests."""
         self._coordination.start(self)
         until = time.monotonic() + LOAD_BEFORE_START_S
         while self._shards.is_loading and time.monotonic() < until:
@@ -99,7 +99,7 @@ class ShardsOnLoop:
         self._deadline_moved()
 
     def leave(self) -> None:
-        """See `Slots.leave`; waiting requests are answered NOT_COORDINATOR."""
+        """See `Slots.leave`; waiting requests are answered with NOT_COORDINATOR."""
         self.serving = False
         self._shards.unload_all()
 

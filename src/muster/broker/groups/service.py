@@ -39,7 +39,7 @@ class GroupTopics:
 
     def changed(self) -> list[str]:
         """The topics created, deleted, or with changed partitions or leaders since the last call. Most changes in a
-        cluster do not concern groups, and comparing the assignments of all groups takes long."""
+        cluster do not concern groups, and comparing the assignments of all groups takes a long time."""
         before, self._led = self._led, {name: self.led_partitions(name) for name in self._names()}
         return [name for name in before.keys() | self._led.keys() if before.get(name) != self._led.get(name)]
 
@@ -125,12 +125,12 @@ def _group_config(config: BrokerConfig) -> GroupConfig:
 def _new_member_id(prefix: str) -> str:
     """A member id in Kafka's format: the member's client id or instance id, and a random part."""
     raw = next(_RANDOM)
-    # A UUID of version 4, as Java's.
+    # A version 4 UUID, like Java's.
     return f"{prefix}-{raw[:8]}-{raw[8:12]}-4{raw[13:16]}-{_VARIANT[raw[16]]}{raw[17:20]}-{raw[20:]}"
 
 
 def _random_hex() -> Iterator[str]:
-    """Sixteen random bytes at a time; asking the system for each takes longer than the rest of an id."""
+    """Sixteen random bytes at a time; asking the system for each id takes longer than all other steps."""
     while True:
         some = os.urandom(4096).hex()
         for start in range(0, len(some), 32):

@@ -187,7 +187,7 @@ _PIPELINED = frozenset(
         ApiKey.WRITE_TXN_MARKERS,
     }
 )
-"""Requests that wait at most for the disk: later requests may be handled meanwhile."""
+"""Requests that wait for nothing but the disk: later requests may be handled meanwhile."""
 
 
 _MOST_ELEMENTS = {
@@ -223,9 +223,9 @@ _MOST_ELEMENTS = {
     ApiKey.WRITE_TXN_MARKERS: 20_000,
     ApiKey.DESCRIBE_TRANSACTIONS: 100_000,
 }
-"""The most array elements in one request; a larger request closes its connection before it is decoded. This limits the
-time of a handler that works without a break, to about ten thousand partitions, and the memory of one that works in
-slices."""
+"""The maximum number of array elements in one request; a larger request closes its connection before it is decoded.
+This limits how long a handler works without a break (to about ten thousand partitions), and how much memory one that
+works in slices takes."""
 
 _MOST_OF_OTHERS = 2_000
 

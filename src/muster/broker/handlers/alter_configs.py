@@ -1,7 +1,7 @@
 """AlterConfigs (33) and IncrementalAlterConfigs (44, KIP-339): settings of topics and brokers, changed while they run.
 
-AlterConfigs replaces all settings of a resource; the other one changes single settings. Checks, their order and their
-messages are Kafka's. Once answered, a change is in effect, and on disk.
+AlterConfigs replaces all settings of a resource; IncrementalAlterConfigs changes individual settings. Checks, their
+order and their messages are Kafka's. Once answered, a change is in effect, and on disk.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ConfigAdmin(Protocol):
 
 
 class AlterConfigNeeds(NamedTuple):
-    """What these handlers need."""
+    """The parts of the broker that these handlers use."""
 
     cluster: ClusterView
     topics: TopicCatalogue
@@ -173,7 +173,7 @@ class _Work:
             self._check_broker(result, name, settings)
         else:
             unknown = f"Unknown resource type {kind}"
-            of_loggers = self._whole and kind == BROKER_LOGGER  # Kafka's AlterConfigs does not know them either
+            of_loggers = self._whole and kind == BROKER_LOGGER  # Kafka's AlterConfigs does not support them either
             raise KafkaError(ErrorCode.INVALID_REQUEST, unknown if of_loggers else NOT_KEPT.get(kind, unknown))
 
     def _check_topic(self, result: _Result, name: str, changes: list[SettingChange]) -> None:
@@ -190,7 +190,7 @@ class _Work:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
         if name == GROUP_EVENTS_TOPIC and topic.internal:
             raise KafkaError(
-                ErrorCode.POLICY_VIOLATION, f"{name} has the settings that its brokers give it (group.events.*)."
+                ErrorCode.POLICY_VIOLATION, f"The settings of {name} come from its brokers (group.events.*)."
             )
         self._topics[name] = result, rule
 
@@ -200,7 +200,7 @@ class _Work:
             self._check_broker_name(name)
         elif self._here.cluster_admin is not None:
             raise KafkaError(
-                ErrorCode.INVALID_REQUEST, "A cluster keeps no configs for all of its brokers: name a broker."
+                ErrorCode.INVALID_REQUEST, "A cluster has no configs that apply to all brokers: name a broker."
             )
         changes = _changes(settings)
 

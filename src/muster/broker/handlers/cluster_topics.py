@@ -42,7 +42,7 @@ class TopicAdmin(Protocol):
 def create_topics(
     cluster_admin: TopicAdmin, here: alone.TopicNeeds, request: CreateTopicsRequest, call: Call
 ) -> CreateTopicsResponse | Sliced | None:
-    """Create topics; each may fail by itself."""
+    """Create topics; each may fail separately."""
     plans = alone.plans(here, request)
     if request.validate_only or isinstance(plans, CreateTopicsResponse):
         return alone.create_topics(here, request, call)
@@ -68,7 +68,7 @@ def create_topics(
 def delete_topics(
     cluster_admin: TopicAdmin, here: alone.TopicNeeds, request: DeleteTopicsRequest, call: Call
 ) -> DeleteTopicsResponse | Sliced | None:
-    """Delete topics; each may fail by itself."""
+    """Delete topics; each may fail separately."""
     if not here.config.flag("delete.topic.enable"):
         return alone.delete_topics(here, request, call)
     requested = [DeleteTopicState(name) for name in request.topic_names] if call.version < 6 else request.topics

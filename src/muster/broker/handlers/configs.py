@@ -40,7 +40,8 @@ NOT_KEPT = {
     GROUP: "Groups have no configs here: they apply to consumer groups of KIP-848, share groups and streams "
     "groups, which this broker does not serve.",
 }
-"""Why there are none of these kinds. Kafka would keep those of groups, and no classic group would obey them."""
+"""Why resources of these kinds have no configs. Kafka would keep those of a group, but no classic group would obey
+them."""
 
 _NO_NAME = {
     CLIENT_METRICS: "Client metrics subscription name must not be empty",
@@ -59,7 +60,7 @@ MALFORMED = (
 
 
 class ConfigNeeds(NamedTuple):
-    """What DescribeConfigs needs."""
+    """The parts of the broker that DescribeConfigs uses."""
 
     config: BrokerConfig
     cluster: ClusterView

@@ -70,7 +70,7 @@ _MESSAGES = {
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "The coordinator is not available.",
     ErrorCode.INVALID_REQUEST: MALFORMED,
 }
-"""Up to v3 every answer has a message, also without an error."""
+"""Up to v3 every answer has a message, even without an error."""
 
 _SHARE_KEY = re.compile(r"[^:]+:[A-Za-z0-9_-]{22}:\d+\Z")
 

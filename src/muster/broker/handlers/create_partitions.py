@@ -121,7 +121,7 @@ def _check(here: TopicNeeds, requested: CreatePartitionsTopic) -> PartitionIncre
 
 
 def _assigned(here: TopicNeeds, requested: CreatePartitionsTopic, had: int) -> list[list[int]] | None:
-    """The brokers of each new partition, where the request names them."""
+    """The brokers of each new partition, if the request names them."""
     if requested.assignments is None:
         return None
     if len(requested.assignments) != requested.count - had:

@@ -36,7 +36,8 @@ from muster.protocol.primitives import ZERO_UUID
 log = logging.getLogger("muster.broker")
 
 MAX_PER_REQUEST = 10_000
-"""The most partitions in a request, and the lines that it may write: one for each topic, partition and setting."""
+"""The maximum number of partitions in a request, and of lines that it may write: one for each topic, partition and
+setting."""
 
 _FEW = 50
 """More topics or partitions than this are created in slices."""
@@ -54,7 +55,7 @@ class TopicPlan(NamedTuple):
 
 
 class TopicNeeds(NamedTuple):
-    """What CreateTopics and DeleteTopics need."""
+    """The parts of the broker that CreateTopics and DeleteTopics use."""
 
     config: BrokerConfig
     cluster: ClusterView
@@ -88,7 +89,7 @@ def _creating(
 def plans(
     here: TopicNeeds, request: CreateTopicsRequest
 ) -> list[TopicPlan | CreatableTopicResult] | CreateTopicsResponse:
-    """The topics that can be created, and errors for the others; the answer, if it is too much for one request."""
+    """The topics that can be created, and errors for the others; or the answer to the request, if it is too large."""
     times = Counter(topic.name for topic in request.topics)
     single = [requested for requested in request.topics if times[requested.name] == 1]
     if sum(_requested_partitions(here, requested) for requested in single) > MAX_PER_REQUEST:
@@ -106,7 +107,7 @@ def answering(
     created: Mapping[str, bytes | CreatableTopicResult],
     version: int,
 ) -> Generator[None, None, CreateTopicsResponse]:
-    """The answer, a slice at a time: `created` has the id of each topic that was, or why not."""
+    """The answer, a slice at a time: `created` has each topic's id, or why it was not created."""
     response = CreateTopicsResponse()
     for one in plans:
         if isinstance(one, TopicPlan):
@@ -283,7 +284,7 @@ def delete_topics(here: TopicNeeds, request: DeleteTopicsRequest, call: Call) ->
 
 def named_once(requested: list[DeleteTopicState]) -> tuple[list[DeleteTopicState], list[DeletableTopicResult]]:
     """The topics that are named once, and the results of those that are named more often."""
-    # A topic that is named both ways, or neither, is refused each time.
+    # A topic that is named in both ways, or in neither, is refused each time.
     names = Counter(topic.name for topic in requested if topic.name is not None and topic.topic_id == ZERO_UUID)
     ids = Counter(topic.topic_id for topic in requested if topic.name is None and topic.topic_id != ZERO_UUID)
     single = [

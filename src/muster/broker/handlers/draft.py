@@ -35,7 +35,7 @@ _MOST_ELEMENTS = 20_000
 
 
 class DraftNeeds(NamedTuple):
-    """What these handlers need."""
+    """The parts of the broker that these handlers use."""
 
     cluster: ClusterView
     groups: Groups
@@ -43,7 +43,7 @@ class DraftNeeds(NamedTuple):
 
 
 def table(cluster: ClusterView, groups: Groups, classic: dict[int, Api]) -> dict[int, Api]:
-    """What serves each request of the drafts; `classic` serves those that the other listener has too."""
+    """The API for each request of the drafts; `classic` has those that the other listener also serves."""
     here = DraftNeeds(cluster, groups, AssignedMembers(groups.runtime))
     handlers: dict[int, Callable[..., Any]] = {
         ApiKey.FIND_COORDINATOR: find_coordinator,
@@ -59,7 +59,7 @@ def table(cluster: ClusterView, groups: Groups, classic: dict[int, Api]) -> dict
 
 
 def find_coordinator(here: DraftNeeds, request: FindCoordinatorRequest, call: Call) -> FindCoordinatorResponse:
-    """ConsumerMetadata: the listener of this kind that the group's coordinator has (A2)."""
+    """ConsumerMetadata: the draft listener of the group's coordinator (A2)."""
     node = here.groups.coordinator(request.key) if here.groups.ensure() else None
     found = here.cluster.draft_node_of(node.node_id) if node is not None else None
     if found is None:

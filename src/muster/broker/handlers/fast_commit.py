@@ -1,6 +1,6 @@
 """The fast path for an OffsetCommit: some partitions of one topic, without metadata, as consumers commit.
 
-Only decoding and encoding are faster. The first bytes of a request have the sender, its generation and its topic,
+Only decoding and encoding are faster. The first bytes of a request contain the sender, its generation and its topic,
 and are the same each time: they are decoded once. The coordinator's shard decides by the same rules as on the general
 path (offsets.py) whether the commit is allowed and what it writes. Unusual and refused commits take the general path.
 
@@ -26,7 +26,7 @@ MOST_KNOWN = 4_096
 """Senders whose first bytes are known."""
 
 _ONE = 2
-"""As the codecs write the length of an array of one."""
+"""The length of an array with one element, as the codecs write it."""
 _EMPTY, _NULL = 0x100, 0
 """The last two bytes of a partition in a request: the length of a string that is empty, or null; no tags. Both stand
 for no metadata (offsets.py)."""
@@ -98,7 +98,8 @@ def _answers(count: int) -> Struct:
 
 
 def fast_commit(groups: Groups) -> Short:
-    """Handles a commit, from frame, position of the body and call; False: it must take the general path."""
+    """Handles a commit, given the frame, the position of the body and the call; False: it must take the general
+    path."""
     known: dict[tuple[int, bytes], Sender] = {}
     commit, may_serve = groups.runtime.commit, groups.may_serve
 

@@ -39,7 +39,7 @@ _START = Struct(">bhibb")
 """No transactional id, acks, timeout, one topic, bytes of its name or first byte of its id."""
 _NAME = 8
 _NO_ID, _ONE = 0, 2
-"""As the codecs write a string that is null, and the length of an array of one."""
+"""A null string, and the length of an array with one element, as the codecs write them."""
 _NO_TAGS = bytes(3)
 _BATCH = Struct(">i4xbih34xi")
 _UNUSUAL = COMPRESSION_MASK | TRANSACTIONAL_FLAG
@@ -108,7 +108,7 @@ class Known:
 
 
 def fast_produce(here: ProduceNeeds) -> Fast:
-    """Answers a Produce, from frame, position of the body, version and correlation id; None: take the general path."""
+    """Answers a Produce, given frame, position of the body, version and correlation id; None: take the general path."""
     read, examine, appended_to = Known(here).read, validation.examine, here.fetches.appended
 
     def answer(frame: bytes, position: int, version: int, correlation_id: int) -> bytes | None:

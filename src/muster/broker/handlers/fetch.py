@@ -1,4 +1,4 @@
-"""Fetch (1): records out of the log.
+"""Fetch (1): records from the log.
 
 v5: log_start_offset. v7: sessions (KIP-227). v9: the leader epoch that the reader knows. v12: flexible. v13: topic ids
 instead of names. v15: replica_state. v16: node_endpoints. v18: high_watermark of followers.
@@ -28,7 +28,7 @@ _LEADERS_SINCE = 16
 
 
 class FetchNeeds(NamedTuple):
-    """What Fetch needs."""
+    """The parts of the broker that Fetch uses."""
 
     sessions: FetchSessions
     reader: LogReader
@@ -49,7 +49,7 @@ def _fetch(here: FetchNeeds, request: FetchRequest, call: Call) -> Generator[Non
     results, size, failed = yield from here.reader.read(plan, request)
     if size >= request.min_bytes or request.max_wait_ms <= 0 or failed:
         return (yield from _answer(here, plan, results, call.version, failed))
-    # Among very many partitions, one that was read some slices ago may have grown since. Its new records then wait
+    # Among very many partitions, one that was read a few slices ago may have grown since. Its new records then wait
     # until the fetch's timeout.
     again = partial(_read_again, here, plan, request, call.version)
     measures = request.isolation_level == READ_COMMITTED and any(

@@ -1,4 +1,4 @@
-"""ListOffsets (2): offsets by time, and the special ones. OffsetForLeaderEpoch (23): where an epoch ends (KIP-320).
+"""ListOffsets (2): offsets by time, and special offsets. OffsetForLeaderEpoch (23): where an epoch ends (KIP-320).
 
 ListOffsets v2: isolation level. v4: leader epochs. v7: the record with the largest timestamp (-3). v8: the earliest
 local offset (-4). v9: the latest tiered one (-5). v10: timeout_ms. v11: the earliest pending upload (-6). Nothing is
@@ -51,7 +51,7 @@ _SINCE = {
     LATEST_TIERED: 9,
     EARLIEST_PENDING_UPLOAD: 11,
 }
-"""The version that first knows each special timestamp."""
+"""The first version that supports each special timestamp."""
 
 
 Search = Callable[[], None]
@@ -59,7 +59,7 @@ Search = Callable[[], None]
 
 
 class ListOffsetsNeeds(NamedTuple):
-    """What these handlers need."""
+    """The parts of the broker that these handlers use."""
 
     cluster: ClusterView
     partitions: Partitions
@@ -69,7 +69,7 @@ class ListOffsetsNeeds(NamedTuple):
 def list_offsets(here: ListOffsetsNeeds, request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse | None:
     """The offset for each partition's timestamp.
 
-    To find a timestamp, batches are read, which may take long: a thread does it.
+    To find a timestamp, batches are read, which may take a long time: a thread does it.
     """
     times = Counter(
         (topic.name, requested.partition_index) for topic in request.topics for requested in topic.partitions

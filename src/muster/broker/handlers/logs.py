@@ -51,13 +51,13 @@ log = logging.getLogger("muster.broker")
 NO_LOW_WATERMARK = -1
 _LONGEST_FOLDER = 255
 _MOVING = ".-future"
-"""How Kafka's name for the folder of a partition that is being moved ends, with 32 digits in between."""
+"""Kafka's name for the folder of a partition that is being moved ends with this, after 32 digits."""
 _FEW = 100
 """More partitions than this are described in slices."""
 
 
 class LogNeeds(NamedTuple):
-    """What these handlers need."""
+    """The parts of the broker that these handlers use."""
 
     cluster: ClusterView
     topics: TopicCatalogue
@@ -109,7 +109,7 @@ def _log_to_cut(here: LogNeeds, topic: str, index: int) -> PartitionLog:
 
 
 def _keep(here: LogNeeds, done: list[tuple[PartitionLog, DeleteRecordsPartitionResult]]) -> None:
-    """Make the new beginnings durable."""
+    """Make the new start offsets durable."""
     for _, result in done:  # until it is known: the answer goes out whatever happens
         result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
     try:

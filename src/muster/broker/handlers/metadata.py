@@ -47,7 +47,7 @@ class Changes(Protocol):
 
 
 class MetadataNeeds(NamedTuple):
-    """What Metadata needs."""
+    """The parts of the broker that Metadata uses."""
 
     cluster: ClusterView
     topics: Topics

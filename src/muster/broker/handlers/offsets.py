@@ -1,8 +1,8 @@
-"""OffsetCommit (8) and OffsetFetch (9): passed to the coordinator; a request with very many partitions in shares.
+"""OffsetCommit (8) and OffsetFetch (9): passed to the coordinator; a request with very many partitions in parts.
 
-Other connections are served between two shares; the request's own connection waits. A commit is answered when all its
-shares are durable. Each share is one batch of the log, so after a crash the log may hold a part of a large commit that
-was never answered.
+Other connections are served between two parts; the request's own connection waits. A commit is answered when all its
+parts are durable. Each part is one batch of the log, so after a crash the log may hold some parts of a large commit
+that was never answered.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from muster.protocol.messages import (
 from muster.protocol.primitives import TooManyElementsError
 
 SHARE = 1_000
-"""The most partitions passed to the coordinator in one call."""
+"""The maximum number of partitions passed to the coordinator in one call."""
 
 _GROUPS_SINCE = 8
 
 
 class Shares:
-    """The topics of a request in shares, each topic with a flag whether it continues that of the previous share."""
+    """The topics of a request in shares of at most `SHARE` partitions; a topic's flag says whether it continues one of
+    the previous share."""
 
     def __init__(self, topics: list[Any] | None, partitions: str) -> None:
         self._partitions = partitions
@@ -59,7 +60,7 @@ class Shares:
         return parts
 
     def joined(self, answers: list[Any]) -> Any:
-        """One answer from the answers to the parts. An error of a whole part is the answer, without topics."""
+        """Join the answers to the parts into one. If a whole part failed, its error is the answer, without topics."""
         whole = next((each for each in answers if getattr(each, "error_code", 0)), answers[0])
         if len(answers) > 1 and whole.topics:
             topics: list[Any] = []
@@ -116,12 +117,12 @@ def offset_fetch(groups: Groups, request: OffsetFetchRequest, call: Call) -> Sli
 
 
 _FEW = 64
-"""The most elements of a request on the fast path."""
+"""The maximum number of elements in a request on the fast path."""
 
 
 def fast_offset_fetch(groups: Groups) -> Fast:
-    """The fast path for looking up a few offsets, from frame, position of the body, version and correlation id. None if
-    the answer must wait for the log, or the request is too large."""
+    """The fast path for looking up a few offsets, given frame, position of the body, version and correlation id. None
+    if the answer must wait for the log, or the request is too large."""
     fetch_if_durable, may_serve = groups.runtime.fetch_if_durable, groups.may_serve
 
     def answer(frame: bytes, position: int, version: int, correlation_id: int) -> bytes | None:

@@ -1,7 +1,8 @@
 """Produce (0): batches into the log.
 
-v5: log_start_offset. v8: errors of single records (KIP-467). v10: the current leader. v13: topic ids instead of names.
-acks=0 is not answered. As there is one replica, acks=1 and acks=all both wait until the log reports the records as
+v5: log_start_offset. v8: errors of individual records (KIP-467). v10: the current leader. v13: topic ids, not names.
+
+acks=0 is not answered. Because there is one replica, acks=1 and acks=all both wait until the log reports the records as
 durable.
 """
 
@@ -83,10 +84,10 @@ class Append:
         self.result = result
         self.examined: validation.Examined | LogError | None = None
         self.guard: int | None = None
-        """The first batch here of a transaction, which must be verified before."""
+        """The first batch here of a transaction, which must be verified first."""
 
     def examine(self, now: int, *, at_once: bool) -> None:
-        """Examine the batch. With `at_once` a batch that would take long is left for the thread."""
+        """Examine the batch. With `at_once` a batch that would take a long time is left for the thread."""
         try:
             config = self.log.config
             examined = validation.examine(self.batch, config, now, "client", self.log.topic_partition, at_once=at_once)
@@ -103,7 +104,7 @@ class Append:
 
 
 class ProduceNeeds(NamedTuple):
-    """What Produce needs."""
+    """The parts of the broker that Produce uses."""
 
     cluster: ClusterView
     topics: TopicCatalogue
@@ -122,7 +123,7 @@ Write: TypeAlias = Callable[
 def produce(here: ProduceNeeds, request: ProduceRequest, call: Call) -> ProduceResponse | None:
     """Append each partition's batch; answer when they are durable.
 
-    A thread examines a batch that takes long to examine. The connection waits for that, as it would with Kafka: later
+    A thread examines any batch that takes a long time. The connection waits for that, as it would with Kafka: later
     requests must not overtake it.
     """
     appends: list[Append] = []
@@ -150,7 +151,7 @@ def produce(here: ProduceNeeds, request: ProduceRequest, call: Call) -> ProduceR
 
 
 def _has_transactional(request: ProduceRequest) -> int:
-    """Whether any batch is part of a transaction, also one for a partition that is not here: then Kafka wants a
+    """Whether any batch is part of a transaction, even one for a partition that is not here: then Kafka requires a
     transactional id first."""
     batches = (each.records for topic in request.topic_data for each in topic.partition_data)
     sent = (
@@ -200,8 +201,8 @@ def _answer(call: Call, write: Callable[[], ProduceResponse | None]) -> None:
 def _verify(
     here: ProduceNeeds, request: ProduceRequest, call: Call, response: ProduceResponse, appends: list[Append]
 ) -> ProduceResponse | None:
-    """Write batches of which some are part of a transaction. Where it is not open yet, the coordinator is asked first;
-    the connection waits, so that no later request overtakes."""
+    """Write batches, some of which are part of a transaction. If it is not open yet in a partition, the coordinator is
+    asked first; the connection waits, so that no later request overtakes this one."""
     if request.transactional_id is None:
         return _refuse_all(request, response, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     headers = {
@@ -275,7 +276,7 @@ _COORDINATOR_ERRORS = frozenset(
 
 
 def _not_verified(result: PartitionProduceResponse, error: ErrorCode, operation: SupportedOperation) -> None:
-    """Clients retry after NOT_ENOUGH_REPLICAS, also those that do not expect the coordinator's errors here."""
+    """Clients retry after NOT_ENOUGH_REPLICAS, even those that do not expect the coordinator's errors here."""
     result.error_code = error
     concurrent = error is ErrorCode.CONCURRENT_TRANSACTIONS and operation is not SupportedOperation.ADD
     if error in _COORDINATOR_ERRORS or concurrent:
@@ -415,7 +416,7 @@ def check_batches(records: Buffer, version: int) -> int:
 
 
 def _batch_size(records: Buffer, position: int) -> int | None:
-    """Bytes of the batch at a position, None if no whole one is there."""
+    """The size of the batch at a position; None if there is no complete batch."""
     left = len(records) - position
     if left < LOG_OVERHEAD:
         return None

@@ -140,7 +140,7 @@ def _check_reassignment(
     if requested.replicas is None:
         raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
     has = cluster.leadership(name, index).replicas
-    if has and requested.replicas == has:  # also while that broker is down: in Kafka it stays registered
+    if has and requested.replicas == has:  # even while that broker is down: in Kafka it stays registered
         return
     check_replicas(cluster, requested.replicas)
     if not may_change and len(requested.replicas) != len(has):

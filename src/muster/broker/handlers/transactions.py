@@ -57,7 +57,7 @@ _LOADING_SINCE = 2
 
 
 class TransactionNeeds(NamedTuple):
-    """What these handlers need."""
+    """The parts of the broker that these handlers use."""
 
     locator: PartitionLocator
     groups: Groups
@@ -68,7 +68,7 @@ class TransactionNeeds(NamedTuple):
 def init_producer_id(
     here: TransactionService, request: InitProducerIdRequest, call: Call
 ) -> InitProducerIdResponse | None:
-    """InitProducerId (22): ids for a producer, of a transactional id or of none. A producer without transactions that
+    """InitProducerId (22): ids for a producer, with or without a transactional id. A producer without transactions that
     asks again gets a new id, as in Kafka."""
     error = ErrorCode.NONE
     if (request.producer_id == -1) != (request.producer_epoch == -1):
@@ -178,7 +178,7 @@ def _result(
 
 
 def add_offsets_to_txn(here: TransactionNeeds, request: AddOffsetsToTxnRequest, call: Call) -> None:
-    """Add the partition of `__consumer_offsets` that keeps a group."""
+    """Add the partition of `__consumer_offsets` that stores a group."""
 
     def reply(error: ErrorCode) -> None:
         call.reply(AddOffsetsToTxnResponse(0, fenced_error(error, call.version, _FENCED_SINCE)))
@@ -267,7 +267,7 @@ def _begin_verification(
 
 
 def write_txn_markers(here: TransactionNeeds, request: WriteTxnMarkersRequest, call: Call) -> None:
-    """Write markers into partitions of this broker: for the coordinators of transactions in other brokers, and for
+    """Write markers into partitions of this broker: for the transaction coordinators on other brokers, and for
     operators, to end a transaction that hangs (KIP-664)."""
     gather = Gather(len(request.markers), lambda found: call.reply(WriteTxnMarkersResponse(found)))
     for i, marker in enumerate(request.markers):

@@ -1,7 +1,7 @@
 """UpdateFeatures (57, KIP-584): the levels of finalized features, changed while the broker runs. Checks, their order
 and their messages are those of Kafka's controller.
 
-v1: kinds of downgrades, and requests that only validate. v2: no results for single features.
+v1: kinds of downgrades, and requests that only validate. v2: no results for individual features.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The rules of a connection to another broker, without I/O.
 
 Requests go out in order, and are answered in order. The connection is made when it is needed, and begins with
-ApiVersions. A request is given up (its answer is None) with its connection, when its broker has not answered for
-`ANSWER_MS`, and immediately while the last attempt to connect has just failed or too many others wait. Whether a
-request that was given up has been carried out is unknown; the sender decides whether to repeat it.
+ApiVersions. A request is given up (its answer is None) when its connection ends, when its broker has not answered for
+`ANSWER_MS`, and immediately if the last attempt to connect has just failed or too many requests wait. Whether a request
+that was given up has been carried out is unknown; the sender decides whether to repeat it.
 
 Every method returns a `LinkStep`, which the caller carries out.
 """
@@ -175,7 +175,7 @@ class LinkCore:
     def _take(self, frame: bytes, step: LinkStep) -> None:
         expected = (self._correlation_id - max(len(self._sent) - 1, 0)) & 0x7FFFFFFF
         if framing.correlation_id(frame) != expected:
-            raise ProtocolError("an answer to another request than the first that waits")
+            raise ProtocolError("an answer to a request other than the first that waits")
         if self._state is _LinkState.GREETING:
             self._greeted(frame, step)
         elif self._sent:

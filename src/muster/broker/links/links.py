@@ -25,8 +25,8 @@ class Purpose(Enum):
 
 
 class Links:
-    """This broker's connections, one to each broker for each purpose. `name` begins what the others see as the client
-    id."""
+    """This broker's connections, one to each broker for each purpose. The client id that the others see begins with
+    `name`."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -71,7 +71,7 @@ class _Link:
         self._carry_out(self._core.closed())
 
     def is_current(self, connection: _Connection) -> bool:
-        """Whether this is the connection in use. News of an earlier one may come late."""
+        """Whether this is the connection in use. Reports from an earlier one may arrive late."""
         return self._connection is connection
 
     def made(self) -> None:

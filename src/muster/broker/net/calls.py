@@ -143,7 +143,7 @@ class CallConnection(Protocol):
         """A parked call has its answer, encoded: `call.size` bytes."""
 
     def close(self, why: str) -> None:
-        """Send what is answered already, then end."""
+        """Send the answers that are ready, then end."""
 
 
 class Call:
@@ -190,7 +190,7 @@ class Call:
         """The whole answer to a request on the fast path: it only waits to be sent."""
         self.frame: list[Buffer] | None = None
         self.since = 0.0
-        """When its last bytes had arrived, by the connection's clock."""
+        """When its last bytes arrived, by the connection's clock."""
         self.size = 0
         self.over = False
         """Whether an answer is no longer due: it was sent, or the connection has ended."""

@@ -26,8 +26,8 @@ READ_BYTES = 256 * 1024
 """The shared read buffer."""
 
 FIRST_BYTES = 4 * 1024
-"""How much is read after a large frame, as another is likely to follow: the rest of that one is then read into its own
-memory, and need not be copied from the shared buffer."""
+"""How much is read after a large frame, because another is likely to follow: the rest of that one is then read into its
+own memory, and need not be copied from the shared buffer."""
 
 WRITE_EVERY = 64
 """When one event answers many connections: after this many, their answers are written before the rest are answered."""
@@ -171,7 +171,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         return True
 
     def _settle(self) -> None:
-        """Read on, pause reading, or end, as the core says."""
+        """Continue reading, pause reading, or end, as the core says."""
         transport, core = self._transport, self.core
         if transport is None:
             return

@@ -4,7 +4,7 @@ The caller (connection.py on a socket, a test or a simulation without one) passe
 `received`, writes the answers in `out`, and does what `reading` and `ending` say. `wake` asks it to call `resume` in
 the next turn of its loop. Time comes from the clock in `Service`, in seconds.
 
-All whole frames of one read are handled in one loop and answered with one write. A connection's answers leave in the
+All complete frames of one read are handled in one loop and answered with one write. A connection's answers leave in the
 order of its requests. A request that cannot be answered immediately is parked, and its answer keeps its place in that
 order:
 
@@ -12,12 +12,12 @@ order:
   as Kafka mutes a channel: the frames after it wait until it is answered;
 - a *pipelined* request (a commit that waits for the log) lets the frames after it be handled, up to PIPELINE_LIMIT.
 
-The share that one connection can take from the others is bounded. In a turn of the loop its frames are handled for at
-most SLICE_S, and until HIGH_WATER bytes of answers wait to be written. While that many bytes wait, because the peer
-does not take them or because an earlier request is not answered yet, none of its frames is handled. So a peer that does
-not read has one answer waiting, and the records in it are views of the log until the socket takes them.
+How long one connection can keep the others waiting is bounded. In a turn of the loop its frames are handled for at most
+SLICE_S, and until HIGH_WATER bytes of answers wait to be written. While that many bytes wait, because the peer does not
+take them or because an earlier request is not answered yet, none of its frames is handled. So a peer that does not read
+has one answer waiting, and the records in it are views of the log until the socket takes them.
 
-Bytes that come while frames wait are kept, and then reading stops: at most one read is kept, plus the rest of the
+Bytes that arrive while frames wait are kept, and then reading stops: at most one read is kept, plus the rest of the
 previous one. A frame that is larger than a connection may keep gets memory of its own (intake.py).
 
 Every request is answered, or the connection ends. Bytes that are not a valid request end the connection, and one line
@@ -128,11 +128,11 @@ class ConnectionCore:
         """Answers that may leave, in order, and how many bytes they are. The caller takes them from the front."""
         self.out_bytes = 0
         self.reading = True
-        """Whether the caller must read on."""
+        """Whether the caller must continue reading."""
         self.ending: CloseReason | None = None
         """Set once the connection must end; requests are no longer handled."""
         self.large: LargeFrame | None = None
-        """The large frame that is coming in: the next bytes are read into `large_buffer`."""
+        """The large frame that is arriving: the next bytes are read into `large_buffer`."""
         self.unread = 0
         """Bytes of memory in answers that the peer does not take (connections.py counts them)."""
         self.pending = b""
@@ -397,7 +397,7 @@ class ConnectionCore:
     def _refuse(self, api_key: int, version: int, correlation_id: int) -> None:
         unsupported = self.service.unsupported
         if unsupported is not None and api_key == unsupported.api.API_KEY and not self._slots:
-            # ApiVersions is always answered, so that a client newer than this broker learns what it may speak.
+            # ApiVersions is always answered, so that a client newer than this broker learns which versions it may use.
             parts: list[Buffer] = [b""]
             codec.encoder(type(unsupported.response), 0)(unsupported.response, parts.append)
             size = sum(map(len, parts))
@@ -422,7 +422,7 @@ class ConnectionCore:
         """Decode a large request and handle it."""
         api = call.api
         request = yield from codec.decode_sliced(api.request, call.version, frame, position, api.most_elements)
-        frame = b""  # the handler may take long, and does not need the bytes
+        frame = b""  # the handler may take a while, and does not need the bytes
         response = api.handle(request, call)
         if response is None or isinstance(response, Response):
             return response
@@ -521,7 +521,7 @@ class ConnectionCore:
         return bool(self._slots)
 
     def close(self, why: str) -> None:
-        """Send what is answered already, then end."""
+        """Send the answers that are ready, then end."""
         self._end(CloseReason(CloseMode.SENT, why))
 
     def idle(self) -> None:

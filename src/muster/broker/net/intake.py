@@ -18,7 +18,7 @@ from typing import Protocol
 from muster.protocol.primitives import Buffer
 
 CHUNK = 1024 * 1024
-"""The most that is read of a large frame at once."""
+"""How much of a large frame is read at once, at most."""
 
 STALLED_S = 0.5
 SLOWEST = 128 * 1024
@@ -40,14 +40,14 @@ class Receiver(Protocol):
 
 
 class Timer(Protocol):
-    """What a loop returns for a call in the future."""
+    """What a loop returns for a scheduled call."""
 
     def cancel(self) -> None:
         """Cancel the call."""
 
 
 class TimerLoop(Protocol):
-    """What is needed of an event loop: calls at a later time."""
+    """What is needed from an event loop: calls at a later time."""
 
     def call_later(self, delay: float, callback: Callable[[], None], /) -> Timer:
         """Call back in that many seconds."""
@@ -132,7 +132,7 @@ class Intake:
         self.bytes += count
 
     def whole(self, receiver: Receiver) -> None:
-        """The receiver's frame is all there; its memory is held until `done`."""
+        """The receiver's frame is complete; its memory is held until `done`."""
         del self._receiving[receiver]
         self._wake()
 
@@ -152,7 +152,7 @@ class Intake:
             self.done(frame)
 
     def stop(self) -> None:
-        """End."""
+        """Stop checking for progress."""
         if self._watch is not None:
             self._watch.cancel()
 

@@ -1,7 +1,8 @@
 """Hands the parts of answers to a socket without a copy in this process.
 
-A large range of a file is sent by the system (`sendfile`), which takes the pages that it keeps of the file, and copies
-nothing. What precedes it is sent together with the range's first bytes, so that no header takes a separate packet.
+A large range of a file is sent by the system (`sendfile`), which takes the pages of the file that it has in memory, and
+copies nothing. What precedes it is sent together with the range's first bytes, so that no header takes a separate
+packet.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ CANNOT_BE_SENT = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 """Errors with which the system refuses to send a file."""
 
 COPIED = 256 * 1024
-"""Bytes of a range that are sent together with the parts before it, and copied for that. A peer on this machine then
-reads the first bytes out of the processor's caches while the others are sent."""
+"""Bytes of a range that are copied and sent together with the parts before it. A peer on this machine then reads the
+first bytes out of the processor's caches while the others are sent."""
 
 
 class PlainSocket(Protocol):
     """A socket whose transport adds nothing to the bytes."""
 
     def fileno(self) -> int:
-        """Its descriptor."""
+        """The socket's file descriptor."""
 
 
 def hand_over(plain: PlainSocket, parts: list[Part]) -> tuple[int, int]:

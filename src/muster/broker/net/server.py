@@ -138,7 +138,8 @@ class Server:
             self.loop.add_reader(listening, self._accept, listening)
 
     def refuse(self) -> Callable[[], None]:
-        """Refuse new connections, as a host without a broker does; returns what accepts them again. For tests."""
+        """Refuse new connections, as a host without a broker does; returns a function that accepts them again. For
+        tests."""
         closed = [(each.family, each.getsockname(), shared) for each, shared in self._listening.items()]
         listening, self._listening = self._listening, {}
         for one in listening:

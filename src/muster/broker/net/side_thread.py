@@ -1,10 +1,10 @@
 """A thread for work that would block the event loop: it examines costly batches, one by one.
 
 A request's work is a generator that yields after each batch. Batches are taken from the topics in rotation, and within
-a topic from its requests: so a request waits for at most one batch of each other topic, however many clients write to
-those topics. A connection has at most one request here, because it waits for the answer.
-When a connection has ended, its work is dropped, as abandoned work would pile up. The exception is a request that
-expects no answer (acks=0): up to MAX_ORPHANED of those are done to their end.
+a topic from its requests in rotation: so a request waits for at most one batch of each other topic, however many
+clients write to those topics. A connection has at most one request here, because it waits for the answer. When a
+connection has ended, its work is dropped, because abandoned work would pile up. The exception is a request that expects
+no answer (acks=0): up to MAX_ORPHANED of those are finished.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class SideThreadJob:
 
 
 class SideThread:
-    """One thread beside the loop. It starts when it is first needed."""
+    """One thread next to the loop. It starts when it is first needed."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "muster-side")
@@ -64,7 +64,7 @@ class SideThread:
     def run(
         self, call: Call, topic: str, pieces: Pieces, done: Callable[[], None], *, unanswered: bool = False
     ) -> None:
-        """Do the work of a request, which stays parked, and then call `done` in the loop. An exception of the work is
+        """Do the work of a request, which stays parked, and then call `done` in the loop. An exception in the work is
         logged. `topic`: the first that the request names. `unanswered`: the client expects no answer."""
         job = SideThreadJob(call, topic, pieces, done, unanswered)
         call.on_cancel = partial(self._connection_ended, job)
@@ -125,7 +125,7 @@ class SideThread:
 
 
 def one_by_one(works: Iterable[Callable[[], None]]) -> Pieces:
-    """Pieces that each do one of the works."""
+    """One piece for each of `works`."""
     for work in works:
         work()
         yield

@@ -1,7 +1,7 @@
 """Long work on the event loop, a slice at a time, so that other requests are served in between.
 
-A piece of work is a generator that yields now and then. One runs after another, each for some milliseconds in a turn of
-the loop, so that at most one of them holds the objects of a very large request.
+A piece of work is a generator that yields now and then. One runs after another, each for a few milliseconds in a turn
+of the loop, so that at most one of them holds the objects of a very large request.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Work = Generator[None, None, Any]
 
 
 class SliceLoop(Protocol):
-    """What slices need of an event loop."""
+    """What slices need from an event loop."""
 
     def call_soon(self, callback: Callable[[], None], /) -> object:
         """Call in the next turn."""
 
     def time(self) -> float:
-        """Seconds."""
+        """The time in seconds."""
 
 
 class Slices:

@@ -1,7 +1,8 @@
 """The sockets of connections: transports like asyncio's own, with less work for each socket and each event.
 
 A group of a thousand members has a thousand sockets, of which hundreds are ready at once. Here one call of the loop
-reads all of them: they are in an epoll, and the loop watches only that. Without epoll (macOS) the loop watches each.
+reads all of them: they are in an epoll, and the loop watches only that. Without epoll (macOS) the loop watches each
+socket.
 
 A `SocketTransport` is a transport as asyncio defines it, for a BufferedProtocol; connection.py works with others too.
 """
@@ -103,14 +104,14 @@ class SocketTransport(asyncio.Transport):
     # ------------------------------------------------------------------------------------- events of the socket
 
     def ready(self, events: int) -> None:
-        """The socket can be read or written, or has failed, which reading or writing it will show."""
+        """The socket can be read or written, or has failed: the next read or write then reports it."""
         if events & ~WRITE and self.events & READ:  # otherwise another, earlier in this turn, has paused or closed it
             self.read_ready()
         if events & ~READ and self.events & WRITE:
             self._write_ready()
 
     def read_ready(self) -> None:
-        """Bytes have arrived, or the end."""
+        """Bytes have arrived, or the end of the stream."""
         protocol = self._protocol
         try:
             count = self._socket.recv_into(protocol.get_buffer(-1))

@@ -3,7 +3,7 @@
 The parts count with plain additions; this file reads the counters on request. The functions only read the parts. With
 many partitions this is done a slice at a time (`Steps`).
 
-Names: `muster.metrics.families`. Metrics of Kafka's that mean nothing here, such as those of replication, are left out,
+Names: `muster.metrics.families`. Kafka metrics that mean nothing here, such as those of replication, are left out,
 except those that dashboards expect (UnderReplicatedPartitions).
 """
 
@@ -24,7 +24,8 @@ SLICE = 500
 """How many logs or groups are read in one slice."""
 
 LATE_BUFFER_MS = 300_000
-"""After `transaction.max.timeout.ms`, until a transaction that is open is late (Kafka's LATE_TRANSACTION_BUFFER_MS)."""
+"""How long after `transaction.max.timeout.ms` an open transaction counts as late (Kafka's
+LATE_TRANSACTION_BUFFER_MS)."""
 
 Steps = Generator[None, None, list[Family]]
 
@@ -176,7 +177,7 @@ def of_transactions(states: Mapping[str, int], unmarked: int, refused: int, time
         gauge("muster_transaction_markers_outstanding", "Markers of decided transactions, not written yet.").add(
             unmarked
         ),
-        gauge("muster_transaction_markers_refused", "Those of them that a partition permanently refuses.").add(refused),
+        gauge("muster_transaction_markers_refused", "Markers that a partition permanently refuses.").add(refused),
     ]
 
 
@@ -200,7 +201,7 @@ def of_groups(runtime: CoordinatorRuntime, events: Mapping[type[effects.GroupEve
 def groups_counted(
     states: Mapping[str, int], offsets: int, counts: GroupCounts, events: Mapping[type[effects.GroupEvent], int]
 ) -> list[Family]:
-    """The same, from numbers."""
+    """The metrics of `of_groups`, from its counts."""
     total = sum(states.values())
     by_state = gauge(f"{_COORDINATOR}classic_group_count", "Classic groups in each state.")
     old = [gauge(f"{_MANAGER}numgroups", "Groups.").add(total), gauge(f"{_MANAGER}numoffsets", "Offsets.").add(offsets)]

@@ -149,7 +149,7 @@ class TopicCatalogue(Topics):
         """Space reserved for removing topics and records."""
         self._path = folder / FILE
         self._files = files
-        # In metric names '.' and '_' are the same: Kafka refuses a topic that differs from another only there.
+        # In metric names '.' and '_' are the same: Kafka refuses a topic that differs from another only in these.
         self._collisions: dict[str, str] = {}
         self._deleting: dict[str, Topic] = {}
 
@@ -197,7 +197,7 @@ class TopicCatalogue(Topics):
         return topics
 
     def change_all(self, changes: Collection[tuple[Topic, int, dict[str, str]]]) -> None:
-        """Give topics other numbers of partitions and other settings, all or none; durable when this returns.
+        """Change topics' partition counts and settings, all or none; durable when this returns.
 
         Raises:
             OSError: the catalogue could not be written; the topics are as before.
@@ -262,7 +262,7 @@ class TopicCatalogue(Topics):
         return self._deleting.get(name)
 
     def deleted(self, topic: Topic) -> None:
-        """The topic's folders are removed. The topic disappears from the file at the next write."""
+        """The topic's folders have been removed. The topic disappears from the file at the next write."""
         self._deleting.pop(topic.name, None)
 
     def _put(self, topic: Topic) -> None:

@@ -22,7 +22,7 @@ MOST_CREATED_PARTITIONS = 10_000
 
 
 class GroupsOfTopics(Protocol):
-    """The groups, which are notified of changes of topics (groups/service.py)."""
+    """The groups, which are notified of changes to topics (groups/service.py)."""
 
     def ensure(self) -> bool:
         """Create what groups need, such as their topic. Returns whether it exists; a failure is logged."""
@@ -119,7 +119,7 @@ class TopicChanges:
         self._partitions = partitions
         self._fetches = fetches
         self._clean_ups: dict[str, Generator[None, None, None]] = {}
-        """Removals in progress of the remains of deleted topics, by the topics' names."""
+        """The removals in progress of deleted topics' remains, by the topics' names."""
 
     def open_all(self) -> None:
         """At the start: finish the deletions that a crash interrupted, and open every topic's partitions."""
@@ -132,7 +132,7 @@ class TopicChanges:
 
     def create_topic(self, name: str, partitions: int, settings: dict[str, str]) -> Topic:
         """Create a topic that does not exist. Raises OSError if it could not be stored; TopicPendingError in a cluster,
-        where it will be there in a moment."""
+        where it will exist in a moment."""
         if self.cluster_admin is not None:
             self.cluster_admin.create_soon([name], partitions, settings)
             raise TopicPendingError(f"{name} is being created")
@@ -143,7 +143,7 @@ class TopicChanges:
         return at_once(self.creating(wanted))
 
     def creating(self, wanted: Sequence[TopicToCreate]) -> Generator[None, None, list[Topic]]:
-        """`create_topics`, a slice at a time. The topics exist from the first slice on; their partitions follow. A
+        """Like `create_topics`, a slice at a time. The topics exist from the first slice on; their partitions follow. A
         topic may be deleted, and even created again, before its turn comes."""
         topics = self.listing(wanted)
         for topic in topics:
@@ -156,14 +156,14 @@ class TopicChanges:
         return topics
 
     def growing(self, wanted: Sequence[PartitionIncrease]) -> Generator[None, None, None]:
-        """Add partitions to topics, all or none, a slice at a time. They are there from the first slice on, and are
-        opened one after the other. Raises OSError if they could not be stored: then all is as before."""
+        """Add partitions to topics, all or none, a slice at a time. They exist from the first slice on, and are opened
+        one after another. Raises OSError if they could not be stored: then nothing has changed."""
         new = [(growth.topic, range(growth.first, growth.partitions)) for growth in wanted]
         self._partitions.make_room(TopicPartition(topic.name, index) for topic, indices in new for index in indices)
         self._topics.change_all([(growth.topic, growth.partitions, growth.topic.settings) for growth in wanted])
         for topic, indices in new:
             yield from self._partitions.opening(topic, indices.start)
-            log.info("topic %s now has %d partitions, before %d", topic.name, indices.stop, indices.start)
+            log.info("topic %s now has %d partitions instead of %d", topic.name, indices.stop, indices.start)
         self.groups.topics_changed([topic.name for topic, _ in new])
 
     def listing(self, wanted: Sequence[TopicToCreate]) -> list[Topic]:
@@ -175,11 +175,11 @@ class TopicChanges:
                 self._finish_deletion(former)
         if (
             self.cluster_admin is None
-        ):  # among others, room is made for each partition that this broker leads (`opened`)
+        ):  # in a cluster, room is made for each partition that this broker leads (`opened`)
             new_ones = (TopicPartition(new.name, index) for new in wanted for index in range(new.partitions))
             self._partitions.make_room(new_ones)
         if any(self._topics.deleting_by_name(new.name) for new in wanted):
-            # The next start would finish the removal, and take the new topic's records for the old topic's.
+            # The next start would finish the removal, and mistake the new topic's records for the old topic's.
             raise OSError(errno.EBUSY, "the former topic of that name is not removed yet")
         return self._topics.create_all(wanted)
 
@@ -221,16 +221,16 @@ class TopicChanges:
         return self._topics.get(name) is not None or self._topics.colliding(name) is not None
 
     def delete_topic(self, topic: Topic) -> None:
-        """`deleting`, for one topic and without a break."""
+        """Like `deleting`, for one topic and without a break."""
         at_once(self.deleting([topic]))
 
     def deleting(self, topics: Sequence[Topic]) -> Generator[None, None, None]:
         """Delete topics, their records and the offsets committed for them, a slice at a time. From the first slice on
-        the topics are gone, also after a crash. The rest is removed bit by bit, but before a topic of the same name can
-        be created. Raises OSError if the catalogue could not be written: all topics still exist.
+        the topics are gone, even after a crash. The rest is removed bit by bit, but completely before a topic of the
+        same name can be created. Raises OSError if the catalogue could not be written: all topics still exist.
 
-        When the topic of the groups is deleted, all groups are removed immediately. Their members get errors, and find
-        the coordinator again once the topic is recreated.
+        When the groups' topic is deleted, all groups are removed immediately. Their members get errors, and find the
+        coordinator again once the topic is recreated.
         """
         self._topics.delete_all(topics)
         for topic in topics:
@@ -239,7 +239,7 @@ class TopicChanges:
         for topic in topics:
             self.groups.topic_deleted(topic.name)
             self.transactions.topic_deleted(topic.name)
-        # The topic of the groups by itself: a group's next request creates it again, and must not wait for the rest.
+        # The groups' topic separately: a group's next request creates it again, and must not wait for the rest.
         for some in (groups, [topic for topic in topics if topic not in groups]):
             clean_up = self._clean_up(some)
             self._clean_ups |= {topic.name: clean_up for topic in some}

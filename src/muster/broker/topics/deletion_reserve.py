@@ -1,6 +1,6 @@
 """Space that is kept for deletions: on a full disk they need some before they free any.
 
-The file's bytes are written, so that the disk has allocated them, and are random, as a file system that compresses
+The file's bytes are written, so that the disk has allocated them, and are random, because a file system that compresses
 would allocate nothing for zeros. A deletion that finds the disk full removes the file and tries once more. The next
 housekeeping or start creates the file again, if there is space again.
 """
@@ -19,7 +19,7 @@ from muster.log import Files, put_whole
 log = logging.getLogger("muster.broker")
 
 FILE, SIZE = "muster-reserve", 2 << 20
-"""Twice what the catalogue takes with ten thousand topics: a file is replaced by one beside it."""
+"""Twice the size of a catalogue with ten thousand topics: a file is replaced by one written next to it."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 

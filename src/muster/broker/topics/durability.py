@@ -1,7 +1,8 @@
 """When records are on disk: one thread syncs the logs; the loop then answers the requests that wait for the sync.
 
-With `--fsync always` a sync begins as soon as a request waits for it; all appends that come while it runs share the
-next sync (group commit). With `interval` there is a sync every second, and no request waits for it; with `never` none.
+With `--fsync always` a sync begins as soon as a request waits for it; all appends that arrive while it runs share the
+next sync (group commit). With `interval` there is a sync every second, and no request waits for it; with `never`
+nothing is synced.
 
 Retention and compaction have a thread of their own, so that no sync waits for them. It works in short turns and rests
 for as long as it worked, because Python runs one thread at a time, and the loop has to answer requests.
@@ -56,7 +57,7 @@ class AppendWait(NamedTuple):
 
 class Durability:
     """Syncs the store's logs. `on_flushed` is called in the loop after each sync; `on_failed` with the reason when a
-    sync has failed: records written since the last good sync may be lost."""
+    sync has failed: records written since the last successful sync may be lost."""
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class Durability:
         self._waiting: list[tuple[Sequence[Waiting], Callable[[], None]]] = []
         self._wanted = asyncio.Event()
         self._advanced: set[PartitionLog] = set()
-        """The logs that were synced since new ones were noted last."""
+        """The logs that were synced since new ones were last noted."""
         self._noting = asyncio.Event()
         self._disk_thread = ThreadPoolExecutor(1, "muster-disk")
         self._keeper = ThreadPoolExecutor(1, "muster-keeper")
@@ -135,8 +136,8 @@ class Durability:
                 self._noting.set()
 
     async def _note_new(self) -> None:
-        """Add new logs to the checkpoints soon after their first sync, those of several syncs together: each time, the
-        checkpoint of all logs is written."""
+        """Add new logs to the checkpoints soon after their first sync, those of several syncs together, because the
+        checkpoint of all logs is written each time."""
         loop = asyncio.get_running_loop()
         while True:
             await self._noting.wait()

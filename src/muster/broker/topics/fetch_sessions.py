@@ -1,7 +1,7 @@
 """Fetch sessions (KIP-227): a consumer names its partitions once, then only what changes.
 
 A session remembers each partition's fetch position, and the high watermark and log start that it last reported. An
-answer leaves out partitions without news: no records, no error, the same high watermark and log start.
+answer leaves out partitions with nothing new: no records, no error, the same high watermark and log start.
 
     request                           what it is
     session id any, epoch -1          no session: all partitions are named; a session of that id ends
@@ -11,8 +11,8 @@ answer leaves out partitions without news: no records, no error, the same high w
 Work on every partition of a request or session is a generator that yields after each SLICE partitions. The handler runs
 it without a break, or in slices if there are many partitions.
 
-A session's partitions are read in order. A partition that has got records goes to the end, so that none starves behind
-others when the answer is full.
+A session's partitions are read in order. A partition whose records were sent goes to the end, so that none starves
+behind others when the answer is full.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class HeldFetchSession:
 
 @dataclass(slots=True)
 class FetchPlan:
-    """What to answer a request with: an error, or these partitions."""
+    """How to answer a request: with an error, or with these partitions."""
 
     partitions: dict[Key, FetchedPartition] = field(default_factory=dict)
     error: ErrorCode = ErrorCode.NONE
@@ -132,7 +132,7 @@ class FetchSessions:
     def settle(
         self, plan: FetchPlan, results: list[tuple[FetchedPartition, PartitionData]], uses_ids: bool, now: int
     ) -> Generator[None, None, tuple[int, list[tuple[FetchedPartition, PartitionData]]]]:
-        """The session id to answer with, and the results that are news to the consumer."""
+        """The session id to answer with, and the results that are new to the consumer."""
         if plan.session is not None:
             news = []
             for count, result in enumerate(results, 1):

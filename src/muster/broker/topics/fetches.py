@@ -25,8 +25,8 @@ MANY = 1_000
 """A fetch of more partitions than this is handled in slices."""
 
 MOST_KEPT = 100_000
-"""The most partitions of parked fetches without a session, about 300 bytes each. Beyond that a fetch is answered
-immediately."""
+"""How many partitions parked fetches without a session may have, at about 300 bytes each. Beyond that a fetch is
+answered immediately."""
 
 PartitionKey = tuple[str, int]
 
@@ -83,7 +83,7 @@ class ParkedFetch:
 
     @property
     def is_large(self) -> bool:
-        """Whether it has more than MANY partitions: checking each of them takes long."""
+        """Whether it has more than MANY partitions: checking each of them takes a long time."""
         return len(self._plan.partitions) > MANY
 
     @property
@@ -222,7 +222,7 @@ class ParkedFetches:
             fetch.complete()
 
     def topics_deleted(self, topics: Iterable[str]) -> Generator[None, None, None]:
-        """Answer the fetches that wait for deleted topics, one after the other."""
+        """Answer the fetches that wait for deleted topics, one after another."""
         gone = frozenset(topics)
         waiting = dict.fromkeys(fetch for key, some in self._by_partition.items() if key[0] in gone for fetch in some)
         for fetch in [*waiting, *self._large]:

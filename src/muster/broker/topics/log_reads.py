@@ -34,7 +34,7 @@ _NOT_THERE = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 class LogReader:
-    """Reads partitions for fetches, no more than `max_bytes` for one."""
+    """Reads partitions for fetches, at most `max_bytes` for one fetch."""
 
     def __init__(self, cluster: ClusterView, topics: TopicCatalogue, partitions: Partitions, max_bytes: int) -> None:
         self._cluster = cluster
@@ -58,8 +58,7 @@ class LogReader:
         return self._partitions.get(name, partition.requested.partition) if name is not None else None
 
     def read(self, plan: FetchPlan, request: FetchRequest) -> Generator[None, None, tuple[list[Result], int, bool]]:
-        """The records that each partition has now, their bytes in all, and whether the answer has to go out
-        immediately.
+        """The records that each partition has now, their total size, and whether the answer has to go out immediately.
 
         A failed partition is reported immediately. But as in Kafka, a nonexistent one does not end the wait for the
         others: otherwise a consumer of a deleted topic would fetch in a busy loop.
@@ -110,7 +109,7 @@ class LogReader:
         at_least_one: bool,
         isolation_level: int,
     ) -> int:
-        """Fill in the partition's records. Returns their bytes. Raises KafkaError if they cannot be read."""
+        """Fill in the partition's records. Returns their size in bytes. Raises KafkaError if they cannot be read."""
         requested = partition.requested
         name = self.topic_name(partition)
         if name is None:
@@ -151,7 +150,8 @@ class LogReader:
         return size
 
     def _why_gone(self, partition: FetchedPartition) -> ErrorCode:
-        """The error for an id without a topic. In a session it is that of the name which the id had, as in Kafka."""
+        """The error for an id without a topic. In a session it is the error for the name that the id had, as in
+        Kafka."""
         if partition.name is None:
             return ErrorCode.UNKNOWN_TOPIC_ID
         if self._partitions.get(partition.name, partition.requested.partition) is not None:
@@ -159,7 +159,7 @@ class LogReader:
         return self._cluster.not_led_error(partition.name, partition.requested.partition)
 
     def not_sent(self, results: Iterable[Result]) -> None:
-        """The fetch that was to have these records waits for more, and then reads again."""
+        """The fetch for which these records were read waits for more, and then reads again."""
         for partition, data in results:
             log = self.log_of(partition)
             if log is not None and data.records:
@@ -167,9 +167,8 @@ class LogReader:
 
 
 def _diverging(log: PartitionLog, requested: FetchPartition) -> FetchResponseEpochEndOffset | None:
-    """Where the leader's log has the end of the last epoch that the reader has read, if that is before its position
-    (KIP-595). Called only for epochs not older than the leader's, so no batches are read; no consumer names an older
-    one.
+    """Where the last epoch that the reader has read ends in the leader's log, if that is before its position (KIP-595).
+    Called only for epochs not older than the leader's, so no batches are read; no consumer names an older one.
 
     Raises:
         KafkaError: OFFSET_OUT_OF_RANGE; the epoch has not begun, or the position is before the log.

@@ -20,7 +20,7 @@ from muster.protocol.records.compression import Compression
 logger = logging.getLogger("muster.broker")
 
 MOST_ZSTD_LEVEL = 19
-"""Higher levels take ten times as long for half a per cent, and all topics' batches wait for one thread."""
+"""Higher levels take ten times as long to save half a percent, and all topics' batches wait for one thread."""
 
 NEWEST = 2**31 - 1
 """No leader epoch is newer."""
@@ -50,11 +50,11 @@ class Partitions:
         return len(self._store.logs)
 
     def hosted(self) -> list[tuple[TopicPartition, PartitionLog]]:
-        """All partitions whose records are here, also those that this broker does not lead now."""
+        """All partitions whose records are here, including those that this broker does not lead now."""
         return list(self._store.logs.items())
 
     def has(self, partition: TopicPartition) -> bool:
-        """Whether the records of a partition are here, also if this broker does not lead it now."""
+        """Whether the records of a partition are here, even if this broker does not lead it now."""
         return partition in self._store.logs
 
     def is_offline(self, topic: str, index: int) -> bool:
@@ -89,7 +89,7 @@ class Partitions:
         self._store.make_room(wanted)
 
     def opening(self, topic: Topic, first: int = 0) -> Generator[None, None, None]:
-        """Open a topic's partitions from one on, or create them, one after the other, until it is deleted."""
+        """Open a topic's partitions from one on, or create them, one after another, until it is deleted."""
         config = log_config(topic.settings, self._config)
         for index in range(first, topic.partitions):
             if not self.is_current(topic):
@@ -112,7 +112,7 @@ class Partitions:
         return max(topic.epochs.get(index, -1), -1 if written is None else written)
 
     def lead(self, topic: Topic, index: int, epoch: int) -> PartitionLog:
-        """Lead a partition under an epoch, after `opened`: `get` finds its log, which is made the first time."""
+        """Lead a partition under an epoch, after `opened`: `get` finds its log, which is created the first time."""
         log = self._store.create(TopicPartition(topic.name, index), log_config(topic.settings, self._config))
         log.leader_epoch = epoch
         self._open.setdefault(topic.name, {})[index] = log
@@ -140,7 +140,7 @@ class Partitions:
         self._store.put_back(log)
 
     def delete_aside(self, topic_ids: Collection[bytes]) -> None:
-        """Remove what was set aside of topics that are deleted. Raises OSError."""
+        """Remove what was set aside from deleted topics. Raises OSError."""
         self._store.delete_aside(topic_ids)
 
     def configure(self, topic: Topic) -> None:
@@ -180,7 +180,7 @@ class Partitions:
         return (yield from self._store.deleting(each for topic in topics for each in topic.topic_partitions))
 
     def delete(self, topic: Topic) -> set[TopicPartition]:
-        """`deleting`, without a break."""
+        """Like `deleting`, without a break."""
         return self._store.delete_all(topic.topic_partitions)
 
 

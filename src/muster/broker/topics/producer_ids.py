@@ -1,11 +1,11 @@
-"""Ids for idempotent producers (KIP-98): never given twice, not even after a crash or without the file that keeps them.
+"""Ids for idempotent producers (KIP-98): never given out twice, even after a crash or without the file that keeps them.
 
-A log takes the records of a producer with another one's id for duplicates: it acknowledges them and writes nothing. So
-three things keep ids apart, each where the others fail:
+A log mistakes the records of a producer with another one's id for duplicates: it acknowledges them and writes nothing.
+So three things keep ids apart, each for cases in which the others fail:
 - the file holds the first id that no block has reserved yet. It is written before the first id of a block is given out,
   so a crash can only lose ids, as it does in Kafka;
 - ids follow the time of day, as those of a cluster do (`reserve_producer_ids`): a file that was deleted, cut short or
-  replaced by an older copy costs nothing;
+  replaced by an older copy does no harm;
 - the logs' own producers, in case the clock has been set back as well.
 """
 

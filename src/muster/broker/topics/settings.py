@@ -1,4 +1,4 @@
-"""A topic's settings, with Kafka's names and ranges; what a topic does not set comes from the broker's settings."""
+"""A topic's settings, with Kafka's names and ranges; settings that a topic does not have come from the broker."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _SETTINGS = (
     S("message.timestamp.before.max.ms", K.LONG, LONG_MAX, "How far in the past a timestamp may be.", 0,
       synonym="log.message.timestamp.before.max.ms"),
     S("message.timestamp.type", K.STRING, "CreateTime",
-      "Whether records have the producer's timestamp or that of the append.",
+      "Whether records have the producer's timestamp or the time of the append.",
       choices=TIMESTAMP_TYPES, synonym="log.message.timestamp.type"),
     S("min.cleanable.dirty.ratio", K.DOUBLE, 0.5, "Share of the log that must be dirty to be compacted.", 0, 1,
       synonym="log.cleaner.min.cleanable.ratio"),
@@ -192,7 +192,7 @@ def effective(name: str, topic: Mapping[str, str], broker: BrokerConfig) -> Effe
     """The value of a topic's setting: its own, otherwise the broker's, otherwise the default.
 
     A stored value may have become invalid: the range has changed, or it was written into ZooKeeper. That must not keep
-    the broker from starting: it counts as not set, and `unusable` reports it.
+    the broker from starting: such a value counts as not set, and `unusable` reports it.
     """
     setting = SETTINGS[name]
     if name in topic:
@@ -208,7 +208,7 @@ def effective(name: str, topic: Mapping[str, str], broker: BrokerConfig) -> Effe
 
 
 def unusable(topic: Mapping[str, str]) -> list[str]:
-    """Why values are invalid that `effective` ignores, a sentence for each."""
+    """Why the values that `effective` ignores are invalid, one sentence for each."""
     found = []
     for name, text in topic.items():
         try:

@@ -1,16 +1,15 @@
 """Transactions that hang: open in a partition, though no transactional id has them.
 
-A power failure may leave one behind where not every write was synced: the record of the coordinator is lost, the
-partition's records are not. Its readers of committed records would wait forever. So whenever a broker begins to lead
-partitions, or a coordinator does, the broker asks all coordinators about the transactions that are open in its
+A power failure may leave one behind if not every write was synced: the record of the coordinator is lost, the
+partition's records are not. The partition's read_committed consumers would wait forever. So whenever a broker begins to
+lead partitions, or a coordinator changes, the broker asks all coordinators about the transactions that are open in its
 partitions, and aborts those that no coordinator has.
 
 A coordinator has a transaction until its last marker is written. So one that was open before the coordinators were
-asked, that none of them had, and that is still open afterwards does not belong to them. Nor is one of a later epoch
-than its coordinator's, which has lost that epoch: its marker for the partition would be refused. It must be certain
-that they do not have it, though: each slot of `__transaction_state` must have been served while its coordinator was
-asked. It is asked for an id of each of its slots before and after, which it answers only for slots that it serves
-(`_Survey`).
+asked, that none of them had, and that is still open afterwards does not belong to them. Neither does one whose epoch is
+later than its coordinator's, which has lost that epoch: the partition would refuse its marker. It must be certain that
+they do not have it, though: each slot of `__transaction_state` must have been served while its coordinator was asked.
+Before and after, it is asked for an id of each of its slots, and it answers only for slots that it serves (`_Survey`).
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class TransactionKey(NamedTuple):
 
 
 def ids_of_slots(slots: Collection[int], count: int) -> list[str]:
-    """A transactional id for each of these slots of `count`."""
+    """A transactional id for each of these slots, of `count` slots in all."""
     found: dict[int, str] = {}
     number = 0
     while len(found) < len(slots):
@@ -98,7 +97,7 @@ def owned(response: DescribeTransactionsResponse, producers: Mapping[str, int]) 
 
 
 class Journals(Protocol):
-    """Where transactions may be open besides logs: slots of groups in ZooKeeper."""
+    """Where transactions may be open, other than in logs: slots of groups in ZooKeeper."""
 
     def open_in_slots(self) -> list[tuple[int, OngoingTransaction]] | None:
         """The open transactions in the slots, None while some slots are being loaded."""
@@ -198,7 +197,8 @@ class HangingTransactions:
     def _describe_here(
         self, ids: list[str], done: Callable[[DescribeTransactionsResponse], None]
     ) -> Generator[None, None, None]:
-        """Describe ids that are coordinated here, a slice at a time: each open transaction may be of another id."""
+        """Describe ids that are coordinated here, a slice at a time: each open transaction may belong to a different
+        id."""
 
         def gathered(answers: list[DescribeTransactionsResponse]) -> None:
             states = [state for answer in answers for state in answer.transaction_states]

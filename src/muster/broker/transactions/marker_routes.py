@@ -21,7 +21,8 @@ from muster.protocol.transaction_messages import (
 Errors = Mapping[TopicPartition, ErrorCode]
 
 OLDEST_VERSION = 1
-"""Of WriteTxnMarkers. A broker that does not know v2 checks a marker by the rules of older producers."""
+"""The oldest WriteTxnMarkers that is sent. A broker that does not support v2 checks a marker by the rules of older
+producers."""
 
 MOST_AT_ONCE = 1_000
 """Partitions in one WriteTxnMarkers. A transaction may have more than a broker accepts in one request: it would close
@@ -37,8 +38,8 @@ class MarkerRoutes:
         self._links = links
 
     def write(self, marker: TxnMarker, partitions: Iterable[TopicPartition], done: Callable[[Errors], None]) -> None:
-        """Write a marker into partitions. `done` is called for each broker, with an error for each partition: once that
-        is durable, or cannot be written now. A deleted partition needs no marker."""
+        """Write a marker into partitions. `done` is called for each broker, with an error for each partition: once the
+        marker is durable, or cannot be written now. A deleted partition needs no marker."""
         by_node: dict[Node | None, list[TopicPartition]] = {}
         for where in partitions:
             by_node.setdefault(self._locator.leader(where), []).append(where)

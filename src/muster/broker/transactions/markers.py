@@ -129,8 +129,8 @@ WRITTEN = frozenset(
         ErrorCode.NONE,
         ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
         ErrorCode.UNSUPPORTED_VERSION,
-        # The transaction has ended there: an operator did it, or a power failure has taken the coordinator's last
-        # records. In Kafka the transactional id would stay blocked.
+        # The transaction has already ended in the partition: an operator ended it, or a power failure has taken the
+        # coordinator's last records. In Kafka the transactional id would stay blocked.
         ErrorCode.INVALID_PRODUCER_EPOCH,
     }
 )
@@ -156,8 +156,8 @@ class MarkerSender:
 
     @property
     def refused(self) -> int:
-        """Markers that a partition has refused for good and that are still needed. Their transactional ids stay as they
-        are until the coordinator loads them again, as in Kafka (`TransactionMarkerRequestCompletionHandler`)."""
+        """Markers that a partition has permanently refused and that are still needed. Their transactional ids stay as
+        they are until the coordinator loads them again, as in Kafka (`TransactionMarkerRequestCompletionHandler`)."""
         self._refused = {
             key: markers for key, markers in self._refused.items() if self.coordinator.awaits(markers, key[1])
         }

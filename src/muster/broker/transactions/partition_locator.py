@@ -25,15 +25,15 @@ class PartitionLocator:
         return node.node_id == self._cluster.node.node_id
 
     def is_slot(self, where: TopicPartition) -> bool:
-        """Whether it is a slot of groups without a partition."""
+        """Whether the partition is a slot of groups that have no topic."""
         return where.topic == GROUP_METADATA_TOPIC and 0 <= where.partition < self._groups.slots_without_topic
 
     def is_known(self, where: TopicPartition) -> bool:
-        """Whether it can be added to a transaction."""
+        """Whether the partition can be added to a transaction."""
         return self.is_slot(where) or 0 <= where.partition < self._topics.partition_count(where.topic)
 
     def is_gone(self, where: TopicPartition) -> bool:
-        """Whether it was certainly deleted: this broker may not know yet about one that exists."""
+        """Whether the partition was certainly deleted: this broker may not know yet about one that exists."""
         return not self.is_known(where) and not self._cluster.may_have_topic(where.topic)
 
     def coordinators(self) -> dict[Node, list[int]] | None:
@@ -55,7 +55,7 @@ class PartitionLocator:
         return [self._cluster.leadership(TRANSACTION_STATE_TOPIC, slot).leader_epoch for slot in range(count)]
 
     def leader(self, where: TopicPartition) -> Node | None:
-        """The broker that has it now, None if none does."""
+        """The broker that has the partition now, None if none does."""
         if self.is_slot(where):
             return self._groups.owner(where.partition)
         if not self.is_known(where):

@@ -27,7 +27,8 @@ from muster.protocol.records.control_records import TxnMarker
 log = logging.getLogger("muster.transactions")
 
 ABORT_AGAIN_S = 0.2
-"""Seconds after which a transaction that hangs is aborted again, if its partition's groups were still being read."""
+"""Seconds after which another attempt to abort a hanging transaction is made, if its partition's groups were still
+being read."""
 
 
 class TransactionService(ShardsOnLoop):
@@ -35,7 +36,7 @@ class TransactionService(ShardsOnLoop):
 
     Args:
         writer: writes markers into the partitions here; `places` and `links` lead to those of other brokers.
-        take_id: gives an unused producer id; raises OSError if there is none now.
+        take_id: returns an unused producer id; raises OSError if there is none now.
     """
 
     def __init__(

@@ -1,5 +1,6 @@
 """Verification (KIP-890): before a partition takes the first records of a transaction, its broker asks the coordinator
-whether the transaction has that partition; or, for producers of `transaction.version` 2, adds it."""
+whether the transaction has that partition; or, for producers of `transaction.version` 2, asks it to add the
+partition."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from muster.protocol.transaction_messages import (
 Errors = Mapping[TopicPartition, ErrorCode]
 
 OLDEST_VERSION = 4
-"""Of AddPartitionsToTxn: the oldest that brokers send."""
+"""The oldest AddPartitionsToTxn that brokers send."""
 
 
 class SupportedOperation(Enum):
@@ -59,7 +60,7 @@ def of_offset_commit(version: int) -> SupportedOperation:
 
 
 class Verifier:
-    """Asks the coordinator, in this broker or in another."""
+    """Asks the coordinator, on this broker or on another."""
 
     def __init__(
         self, config: BrokerConfig, transactions: TransactionService, locator: PartitionLocator, links: Links

@@ -17,30 +17,30 @@ A group distributes its partitions in two phases, each of which waits for its me
        none is left         as above, before it is done
 
 *Join phase* (PREPARING_REBALANCE). Every JoinGroup waits in `member.awaiting_join`. `complete_join` ends the phase: as
-soon as all members have joined, otherwise at `join_deadline`. Members still missing then are removed, except static
-ones, which stay until their session ends. An empty group first waits `group.initial.rebalance.delay.ms`, and again
-while more members keep coming: otherwise many members that start together would each cause a rebalance. Then the
+soon as all members have joined, otherwise at `join_deadline`. Members still missing at that point are removed, except
+static ones, which stay until their session ends. An empty group first waits `group.initial.rebalance.delay.ms`, and
+again while more members keep joining: otherwise many members that start together would each cause a rebalance. Then the
 generation is incremented, a protocol that all members support is chosen, and every JoinGroup is answered. Only the
 leader's answer carries the members.
 
 *Sync phase* (COMPLETING_REBALANCE). The SyncGroups wait in `member.awaiting_sync` until the leader's arrives with the
-assignment. (Where the coordinator assigns, no SyncGroup has to wait: server_assignment.py.) The assignment is written
-as one GroupMetadata record; applying it makes the group STABLE. The other members then get their shares, immediately or
-when their SyncGroup arrives. A member that has not sent its SyncGroup by `sync_deadline` is removed.
+assignment. (If the coordinator assigns, no SyncGroup has to wait: server_assignment.py.) The assignment is written as
+one GroupMetadata record; applying it makes the group STABLE. The other members then get their assignments, immediately
+or when their SyncGroup arrives. A member that has not sent its SyncGroup by `sync_deadline` is removed.
 
-*What starts a rebalance*: see `EventCause`. It always goes through `prepare_rebalance`, which sends the members that
-wait in a sync back to join. In every other state a request is answered immediately; the tables below say how.
+*What starts a rebalance*: see `EventCause`. It always goes through `prepare_rebalance`, which makes members whose
+SyncGroup is waiting join again. In every other state a request is answered immediately; the tables below say how.
 
-*Sessions* (H1). Every request that shows the member is alive moves `session_deadline`. A member whose request waits
-here cannot be expected to send one, so its deadline then passes without effect, and is reset when the request is
+*Sessions* (H1). Every request that shows that the member is alive postpones `session_deadline`. A member whose request
+waits here cannot be expected to send one, so its deadline then passes without effect, and is reset when the request is
 answered.
 
 *What is written, and when*. A record is added to `Effects.records` and applied in one step (`write`), so that the state
-never contains anything that the log will not. If the append fails, the whole shard is dropped and read again, so
-nothing here is ever undone. A record is written when a group is created, becomes stable or becomes empty, and when a
+never contains anything that the log will not contain. If the append fails, the whole shard is dropped and read again,
+so nothing here is ever undone. A record is written when a group is created, becomes stable or becomes empty, and when a
 static member is replaced. A generation that never became stable is not written. After a restart the group is back at
-the last generation that did; its members rejoin, and the unwritten number may be used a second time. No member
-completed it the first time, so no member sees it twice.
+the last generation that did; its members rejoin, and the number of an unwritten generation may be used again. No member
+completed that generation the first time, so no member sees its number twice.
 
 *Tickets*. Each is answered exactly once. Kafka leaves two kinds of request unanswered: one superseded by a retry of the
 same member, and a SyncGroup whose member was removed while it waited. Both are answered here, so that no connection
@@ -163,8 +163,8 @@ DELETE_GROUP: Mapping[GroupState, ErrorCode] = {
 }
 
 OFFSET_DELETE = {**dict.fromkeys(GroupState, ErrorCode.NONE), GroupState.DEAD: ErrorCode.GROUP_ID_NOT_FOUND}
-"""For topics that no member reads. Members that are not consumers do not report what they read: their group must be
-empty, as for DeleteGroups."""
+"""For topics that no member reads. Members that are not consumers do not report which topics they read: their group
+must be empty, as for DeleteGroups."""
 
 TABLES: dict[str, Answers] = {
     "Heartbeat": HEARTBEAT,
@@ -480,7 +480,8 @@ def prepare_rebalance(
 
 
 def maybe_complete_join(group: ClassicGroupBase, now: int, effects: Effects) -> None:
-    """End the join phase if no member is missing. An initial rebalance waits its full delay, as more may come (C8)."""
+    """End the join phase if no member is missing. An initial rebalance waits its full delay, because more members may
+    join (C8)."""
     if group.state is PREPARING_REBALANCE and not group.is_initial_rebalance and group.all_members_joined:
         complete_join(group, now, effects)
 
@@ -529,7 +530,7 @@ def joined(group: ClassicGroupBase, member: ClassicMember) -> JoinGroupResponse:
 
 
 def dismiss(group: ClassicGroupBase, cause: EventCause, reason: str, now: int, effects: Effects) -> None:
-    """Remove all members of a group, at the end of a rebalance or after it. Live members learn it from their next
+    """Remove all members of a group, at the end of a rebalance or after it. Live members learn of it from their next
     request, and start over."""
     for member in list(group.members.values()):
         _remove(group, member, effects)

@@ -1,4 +1,4 @@
-"""Classic groups: members and deadlines, with the rules that a shard needs of a group of any type."""
+"""Classic groups: members and deadlines, with the rules that a shard needs from a group of any type."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class ClassicGroup(ClassicGroupBase):
         return NONE
 
     def check_offset_delete(self) -> ErrorCode:
-        """See `Group.check_offset_delete`: what members other than consumers read is unknown."""
+        """See `Group.check_offset_delete`: which topics members other than consumers read is unknown."""
         return (OFFSET_DELETE if self.uses_consumer_protocol else DELETE_GROUP)[self.state]
 
     @property
@@ -109,7 +109,7 @@ class ClassicGroup(ClassicGroupBase):
 
     def loaded(self, now: int) -> Effects:
         """See `Group.loaded`: the group continues with its generation (H1). It rebalances if it now has more members
-        than allowed, so that some are refused; and, where the coordinator assigns or used to, if that setting or the
+        than allowed, so that some are refused; and, if the coordinator assigns or used to, when that setting or the
         partitions have changed."""
         effects = Effects()
         for member in self.members.values():

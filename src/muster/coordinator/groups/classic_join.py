@@ -45,15 +45,16 @@ from muster.protocol.subscription import decode_subscription
 
 MOST_METADATA_BYTES = 4 * 1024 * 1024
 """The limit on a member's metadata, for all its protocols together. A group's record has the metadata of one protocol
-for each member, and Kafka limits the record to 1 MiB: a member with more than this fits no group."""
+for each member, and Kafka limits the record to 1 MiB: a member with more than this does not fit into any group."""
 
 UNCOUNTED_METADATA_BYTES = 64 * 1024
-"""A member with no more metadata than this is accepted however much the others have: most have a hundredth of it."""
+"""A member with no more metadata than this is accepted however much the others have: most members have a hundredth of
+it."""
 
 
 @dataclass(slots=True)
 class _Join:
-    """A JoinGroup while the rules handle it, independent of its version."""
+    """A JoinGroup that the rules are handling, independent of its version."""
 
     group: ClassicGroupBase
     request: JoinGroupRequest
@@ -132,13 +133,13 @@ def _check_metadata(attempt: _Join, size: int) -> ErrorCode | None:
     limits."""
     config = attempt.group.config
     if size > MOST_METADATA_BYTES:
-        attempt.add_refusal(f"its protocols have {size} bytes, the limit for a member is {MOST_METADATA_BYTES}")
+        attempt.add_refusal(f"its protocols take {size} bytes; the limit for a member is {MOST_METADATA_BYTES}")
         return config.record_too_large
     most, others = config.metadata_max_bytes, config.metadata_bytes - _counted_before(attempt)
     if not 0 <= most < others + size:
         return None
     attempt.add_refusal(
-        f"its protocols have {size} bytes and those of all other members {others}, together more than "
+        f"its protocols take {size} bytes and those of all other members {others}, together more than "
         f"queued.max.request.bytes ({most})"
     )
     return ErrorCode.COORDINATOR_NOT_AVAILABLE

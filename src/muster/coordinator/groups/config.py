@@ -13,7 +13,7 @@ INT32_MAX = 2**31 - 1
 
 @dataclass(slots=True)
 class GroupConfig:
-    """Settings of group coordination. A key of Kafka's such as `group.max.size` is the field `group_max_size`."""
+    """Settings of group coordination. A Kafka key such as `group.max.size` is the field `group_max_size`."""
 
     group_min_session_timeout_ms: int = 6_000
     """The shortest `session.timeout.ms` a member may request; less is INVALID_SESSION_TIMEOUT."""
@@ -26,7 +26,7 @@ class GroupConfig:
     timeout."""
 
     group_max_size: int = INT32_MAX
-    """The most members of a group; one more is refused with GROUP_MAX_SIZE_REACHED."""
+    """The maximum number of members in a group; another one is refused with GROUP_MAX_SIZE_REACHED."""
 
     offsets_retention_minutes: int = 10_080
     """How long offsets are kept after a group has become empty, or after the last commit of a simple consumer."""
@@ -41,13 +41,13 @@ class GroupConfig:
     """A regular expression for the ids of groups to which the coordinator assigns (server_assignment.py)."""
 
     offsets_topic_num_partitions: int = 50
-    """Partitions of `__consumer_offsets`. With another number, groups in an existing data folder are not found."""
+    """Partitions of `__consumer_offsets`. If the number is changed, groups in an existing data folder are not found."""
 
     node_id: int = 0
     """The broker's id, for events."""
 
     record_fits: Callable[[GroupMetadataRecord], bool] = lambda record: True
-    """Whether the store accepts a group of this size; otherwise the group loses its members, with
+    """Whether the store accepts a group of this size; otherwise the group's members are removed, with the error
     `record_too_large`."""
 
     record_too_large: ErrorCode = ErrorCode.GROUP_MAX_SIZE_REACHED

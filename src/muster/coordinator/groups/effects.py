@@ -73,7 +73,7 @@ class GroupEvent:
 class RebalanceStarted(GroupEvent):
     """The members must rejoin. `generation_id` is the one that ends; the member `member_id` caused it. `state` is the
     group's previous state: `Empty` if these are its first members, `CompletingRebalance` if the previous rebalance is
-    not done."""
+    not finished."""
 
     generation_id: int
     cause: EventCause
@@ -86,7 +86,7 @@ class RebalanceStarted(GroupEvent):
 
 @dataclass(slots=True)
 class RebalanceCompleted(GroupEvent):
-    """The group is stable again (or empty), `duration_ms` after the first RebalanceStarted since it last was."""
+    """The group is stable again (or empty), `duration_ms` after the first RebalanceStarted since it was last stable."""
 
     generation_id: int
     members: int
@@ -97,8 +97,8 @@ class RebalanceCompleted(GroupEvent):
 
 @dataclass(slots=True)
 class GroupLoaded(GroupEvent):
-    """A coordinator, the broker `broker_id`, has loaded a group with members: after a start, or taken over from another
-    coordinator."""
+    """The coordinator on the broker `broker_id` has loaded a group with members: after a start, or when it took over
+    from another coordinator."""
 
     generation_id: int
     members: int
@@ -107,8 +107,7 @@ class GroupLoaded(GroupEvent):
 
 @dataclass(slots=True)
 class JoinRefused(GroupEvent):
-    """The coordinator has no memory for a client's metadata or, where it assigns, cannot use it; `reason` says
-    which."""
+    """The coordinator has no memory for a client's metadata or, if it assigns, cannot use it; `reason` says which."""
 
     client_id: str
     client_host: str

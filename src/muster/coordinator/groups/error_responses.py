@@ -88,7 +88,7 @@ def error_response(request: GroupRequest | OffsetFetchRequestGroup, error: Error
         case HeartbeatRequest():
             return HeartbeatResponse(error_code=error)
         case OffsetFetchRequestGroup():
-            # Version 1 carries errors only per partition; later versions use the group's.
+            # Version 1 carries errors only per partition; later versions use the one for the group.
             topics = [
                 OffsetFetchResponseTopics(
                     topic.name,

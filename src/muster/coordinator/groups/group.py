@@ -117,9 +117,10 @@ class ClassicMember:
 class ClassicGroupBase:
     """A group, its members and its deadlines.
 
-    What a GroupMetadata record holds is durable, and `apply` restores it: type and name of the protocol, generation,
-    leader, and the members with their subscriptions and assignments. Everything else may be lost with the process.
-    `wake_at` is never later than the earliest deadline; `armed_at` is when the shard will next check the group.
+    The contents of a GroupMetadata record are durable, and `apply` restores them: type and name of the protocol,
+    generation, leader, and the members with their subscriptions and assignments. Everything else may be lost with the
+    process. `wake_at` is never later than the earliest deadline; `armed_at` is when the shard will next check the
+    group.
     """
 
     __slots__ = (
@@ -351,8 +352,8 @@ class ClassicGroupBase:
         return ticket
 
     def elect_joined_leader(self) -> bool:
-        """Make sure that the leader has joined. A leader that has stays leader (C6). Returns False if no member has
-        joined. Where the coordinator assigns, no member leads."""
+        """Make sure that the leader has joined. A leader that has joined stays leader (C6). Returns False if no member
+        has joined. If the coordinator assigns, no member leads."""
         if self.assigner is not None:
             self.leader_id = COORDINATOR_LEADS
             return self.awaiting_join_count > 0
@@ -398,7 +399,7 @@ class ClassicGroupBase:
         if not self.uses_consumer_protocol:
             return None
         topics: set[str] = set()
-        # Most members have equal subscriptions, and decoding is the most expensive part of a rebalance per member.
+        # Most members have equal subscriptions, and decoding is the most expensive part of a rebalance for each member.
         for metadata in {member.metadata(self.protocol_name) for member in self.members.values()}:
             try:
                 topics.update(subscribed_topics(metadata))
@@ -420,7 +421,7 @@ class ClassicGroupBase:
             self.session_ends_by(deadline)
 
     def session_ends_by(self, deadline: int) -> None:
-        """A member's session or a pending id expires at that time."""
+        """A member's session or a pending id expires at `deadline`."""
         if deadline < self.sessions_at:
             self.sessions_at = deadline
             self.wake_by(deadline)
@@ -438,7 +439,7 @@ class ClassicGroupBase:
     # -------------------------------------------------------------------------------------------------------- records
 
     def record(self, assignments: Mapping[str, bytes] | None = None) -> GroupMetadataRecord:
-        """The record of the group's current state, with these assignments instead of its own if given."""
+        """The record of the group's current state, with `assignments`, if given, instead of its own."""
         members = [
             MemberMetadata(  # positional arguments take half the time
                 m.member_id,
@@ -463,10 +464,10 @@ class ClassicGroupBase:
         return GroupMetadataRecord(GroupMetadataKey(self.group_id), value)
 
     def apply(self, value: GroupMetadataValue) -> None:
-        """Take the state from a record. Durable state changes in no other way, live and when loading.
+        """Take the state from a record. Durable state changes only here, both live and when loading.
 
-        Known members keep what the record does not hold (tickets, deadlines, protocols not chosen). A record with
-        members yields a stable group, one without members an empty group.
+        Known members keep everything that the record does not hold (tickets, deadlines, protocols not chosen). A record
+        with members yields a stable group, one without members an empty group.
         """
         self.protocol_type = value.protocol_type or None
         self.protocol_name = value.protocol

@@ -1,9 +1,9 @@
 """A setting that selects groups: a regular expression that must match a group's whole id.
 
 The operator writes the pattern, but any client chooses the ids, so matching must be fast for every id. Python's matcher
-backtracks where a pattern can match in several ways, and takes exponential time for some. So only patterns with a small
-bound are accepted: no repeated parentheses, no backreferences or lookarounds, and at most three repeated parts. An id
-is matched when its group is created.
+backtracks where a pattern can match in several ways, and takes exponential time for some patterns. So only patterns
+with a small bound are accepted: no repeated parentheses, no backreferences or lookarounds, and at most three repeated
+parts. An id is matched when its group is created.
 
 (`zookeeper/watchers/topic_expression.py` is for the opposite case: any program may have written the expression, and it
 cannot be rejected; it is matched, however slowly, in the syntax that Java and Python share.)
@@ -16,7 +16,7 @@ import re
 from muster.errors import ConfigError
 
 MAX_ID_LENGTH = 249
-"""Longer ids are not matched: the maximum length of a topic name."""
+"""Longer ids are not matched. This is the maximum length of a topic name."""
 MAX_REPEATS = 3
 
 _TOKEN = re.compile(
@@ -37,7 +37,8 @@ class GroupPattern:
     """The groups whose whole ids match the pattern; none without a pattern.
 
     Raises:
-        ConfigError: `text` is not a regular expression, or one that could be slow; the message begins with `setting`.
+        ConfigError: `text` is not a regular expression, or is one that could be slow to match; the message begins with
+        `setting`.
     """
 
     def __init__(self, text: str | None, setting: str = "server.assigned.groups") -> None:
@@ -63,7 +64,7 @@ class GroupPattern:
 
 
 def _unbounded(text: str) -> str | None:
-    """Why the time to match has no small bound, None if it has one."""
+    """Why the time to match has no small bound; None if it has one."""
     repeats = 0
     for token in _TOKEN.finditer(text):
         if token["repeated"]:

@@ -1,6 +1,6 @@
 """What a test does to a group from outside: it expires members, keeps others alive, starts a rebalance. Pure.
 
-Each changes nothing but what passing time, or a member's request, could have changed: the rules of `classic.py` then do
+Each changes only what the passage of time, or a member's request, could have changed: the rules of `classic.py` then do
 the rest, with the same events and records.
 """
 
@@ -18,7 +18,7 @@ Wanted = Callable[[ClassicMember], bool]
 
 
 def expire(group: ClassicGroup, wanted: Wanted, now: int) -> Effects:
-    """End the session of each `wanted` member now, except of members that wait in a join or a sync."""
+    """End the session of each `wanted` member now, unless its JoinGroup or SyncGroup is waiting."""
     for member in group.members.values():
         if wanted(member) and not member.heartbeat_is_satisfied():
             member.session_deadline = now

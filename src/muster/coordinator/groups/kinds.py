@@ -1,8 +1,8 @@
 """The interface of a group to its shard and to committed offsets, whatever its protocol.
 
 Kafka has several types of groups in one namespace: classic ones (`ClassicGroup`), those of KIP-848, and others. All
-have offsets and deadlines; all can be described, listed and deleted. A request that belongs to one type, such as
-JoinGroup, the shard passes to the rules of that type.
+have offsets and deadlines; all can be described, listed and deleted. The shard passes a request that belongs to one
+type, such as JoinGroup, to the rules of that type.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """The committed offsets of all groups of a shard: commit, fetch, expire, delete.
 
-A commit is a record for each partition; applying it is what stores it. An offset belongs to a group id, not to a
-member, so it outlives the members, and a group id may have offsets without ever having had members (a "simple
-consumer", J7, whose partitions are assigned manually and which commits with generation -1).
+A commit is one record per partition, and is stored by applying them. An offset belongs to a group id, not to a member,
+so it outlives the members, and a group id may have offsets without ever having had members (a "simple consumer", J7,
+whose partitions are assigned manually and which commits with generation -1).
 
 An offset expires `offsets.retention.minutes` after (KIP-211)
   - the group became empty, if it once had members;
-  - its own commit, if the group never had any, or is stable and no longer reads the topic;
-  - and never while the group reads its topic, or during a rebalance.
-A commit of version 2 to 4 may carry a retention time of its own, which then counts instead.
+  - its own commit, if the group never had any, or is stable and no longer reads the topic.
+It never expires while the group reads its topic, or during a rebalance. A commit of version 2 to 4 may carry a
+retention time of its own, which then counts instead.
 """
 
 from __future__ import annotations
@@ -282,7 +282,7 @@ def _fetch_topic(
 
 
 def is_of_another_topic(value: CommittedOffset, topic_id: bytes) -> bool:
-    """Whether the topic was deleted, and created again under its name, since the commit."""
+    """Whether the topic was deleted, and created again under the same name, since the commit."""
     committed_for = value[-1]
     return ZERO_UUID not in (committed_for, topic_id) and committed_for != topic_id
 
@@ -338,7 +338,7 @@ def delete(
 def expired(
     group: AnyGroup, offsets: GroupOffsets, pending: OpenPartitions, retention_ms: int, now: int
 ) -> tuple[list[OffsetCommitRecord], bool]:
-    """Tombstones for the expired offsets, and whether no offsets are left, nor any that are part of a transaction."""
+    """Tombstones for the expired offsets, and whether no offsets are left then, not even in open transactions."""
     if not group.may_expire:
         return [], not offsets and not pending
     emptied_at = group.emptied_at

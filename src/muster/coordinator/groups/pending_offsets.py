@@ -57,7 +57,7 @@ class PendingOffsets:
         self._close(group, topic, partition)
 
     def end(self, producer_id: int, committed: bool) -> list[tuple[OffsetKey, CommittedOffset]]:
-        """The producer's transaction has ended. Returns what is committed by it, in the order of its records."""
+        """The producer's transaction has ended. Returns the offsets that it commits, in the order of its records."""
         keys = self.by_producer.pop(producer_id, {})
         for group, topic, partition in keys:
             self._close(group, topic, partition, producer_id)
@@ -76,7 +76,7 @@ class PendingOffsets:
                 self.by_producer[producer_id][key] = None
 
     def _close(self, group: str, topic: str, partition: int, producer_id: int | None = None) -> None:
-        """No transaction (of this producer) is open there now."""
+        """Note that the producer (None: every producer) no longer has an open transaction for the partition."""
         topics = self._open.get(group, {})
         partitions = topics.get(topic, {})
         left = partitions.get(partition, set())
@@ -93,7 +93,7 @@ class PendingOffsets:
         return self._open.get(group, {})
 
     def is_open(self, group: str, topic: str, partition: int) -> bool:
-        """Whether a transaction that has not ended has committed an offset there."""
+        """Whether a transaction that has not ended has committed an offset for the partition."""
         return partition in self._open.get(group, {}).get(topic, {})
 
     def open_keys(self) -> list[OffsetKey]:

@@ -4,28 +4,28 @@ Theory of operation
 ===================
 
 Kafka's first drafts had the coordinator assign partitions, not a client: it knows the topics, so it alone watches them,
-and sends each member its partitions. The setting `server.assigned.groups` turns this on for groups. Otherwise such a
-group is a classic group, with the same members, sessions, rebalances and records, and any stock client can join it. One
-thing differs: the assignment does not come from the leader's SyncGroup; the coordinator computes it as soon as all have
-joined.
+and sends each member its partitions. The setting `server.assigned.groups` turns this on for groups by their ids.
+Otherwise such a group is a classic group, with the same members, sessions, rebalances and records, and any stock client
+can join it. One thing differs: the assignment does not come from the leader's SyncGroup; the coordinator computes it as
+soon as all have joined.
 
     classic           all joined -> answers to JoinGroup -> leader's SyncGroup -> record -> answers to SyncGroup
     server-assigned   all joined -> assignment -> record -> answers to JoinGroup -> SyncGroup answered immediately
 
 - *The leader* is `COORDINATOR_LEADS`, an id that no member has. So each client acts as a follower, sends an empty
   SyncGroup, and reads its assignment from the answer. Kafka, too, sometimes names a leader that has left (KIP-345).
-- *One record* has the members with their assignments. It is durable before any JoinGroup is answered, as every answer
-  waits for what was decided before it. If it cannot be written, the JoinGroups fail as SyncGroups do in a classic
-  group. The group passes through COMPLETING_REBALANCE in one step, so no request sees that state.
+- *One record* has the members with their assignments. It is durable before any JoinGroup is answered, because every
+  answer waits for the records decided before it. If it cannot be written, the JoinGroups fail as SyncGroups do in a
+  classic group. The group passes through COMPLETING_REBALANCE in one step, so no request sees that state.
 - *Strategies* are `range` and `roundrobin`, by name. The sticky ones need what only clients have: the partitions that
   each member owns. A member that supports neither is refused (A7: a new strategy on the server means a new server; the
   server cannot run a client's own strategy). Members count as eager: a client that lists a cooperative strategy
   together with an eager one behaves eagerly (KIP-429).
 - *Subscriptions*: only their topics are kept. Clients also put in their owned partitions and generation; these change
-  with each rebalance, and would look like another subscription. An invalid subscription is refused with its JoinGroup,
+  with each rebalance, and would look like a changed subscription. A JoinGroup with an invalid subscription is refused,
   so that one bad member cannot stop the others.
-- *What is assigned* are the partitions that have a leader (H6): the others cannot be read, and return to the assignment
-  with their leader. Members beyond the number of partitions are idle (H7).
+- *Only partitions that have a leader* are assigned (H6): the others cannot be read, and are assigned again when they
+  have a leader. Members beyond the number of partitions are idle (H7).
 - *The coordinator watches*. When topics, partitions or leaders appear or disappear, it compares the partitions in the
   group's assignments with those that it would assign now. If they differ, that group rebalances, and no other. It also
   compares after loading the record, to find changes made in the meantime.
@@ -68,7 +68,7 @@ class ServerAssignment:
         self._topics = topics
 
     def accept(self, protocol_type: str, protocols: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
-        """The protocols of a member whose strategies are supported here, each reduced to the topics.
+        """A member's protocols whose strategies are supported here, each reduced to the topics.
 
         Raises:
             KafkaError: INCONSISTENT_GROUP_PROTOCOL if there are none, or the member is not a consumer; INVALID_REQUEST
@@ -84,7 +84,7 @@ class ServerAssignment:
 
     def assign(self, strategy: str, members: Iterable[tuple[str, str | None, bytes]]) -> dict[str, bytes]:
         """Each member's assignment, as in its SyncGroup response. A member is its id, its instance id and its
-        subscription; with an empty subscription (it could not be decoded) it gets nothing."""
+        subscription; with an empty subscription (one that could not be decoded) it gets nothing."""
         # Imported here: a broker whose groups all have client-side assignment does not need it.
         from muster.assignors import MemberSubscription, get_assignor
 
@@ -101,7 +101,7 @@ class ServerAssignment:
         return {member_id: _encoded(share, led) for member_id, share in shares.items()}
 
     def rebalance_cause(self, topics: Iterable[str], assignments: Iterable[bytes]) -> tuple[EventCause, str] | None:
-        """Why a group with these subscribed topics and assignments must rebalance, None if it need not."""
+        """Why a group with these subscribed topics and assignments must rebalance; None if it need not."""
         owned: dict[str, set[int]] = {}
         for share in assignments:
             for topic, number in _partitions_of(share):
@@ -148,7 +148,7 @@ def _topics_of(metadata: bytes) -> list[str]:
 
 @lru_cache(maxsize=4096)  # the same assignments are compared whenever a topic changes
 def _partitions_of(share: bytes) -> Sequence[TopicPartition]:
-    """The partitions of an assignment; none if it cannot be decoded (a damaged record): then the group assigns
+    """The partitions of an assignment; none if it cannot be decoded (a damaged record): then the coordinator assigns
     again."""
     try:
         return decode_assignment(share).partitions
@@ -157,7 +157,7 @@ def _partitions_of(share: bytes) -> Sequence[TopicPartition]:
 
 
 def _encoded(share: MemberAssignment, led: Mapping[str, Sequence[int]]) -> bytes:
-    """Encode an assignment whose partitions are indexes into those with a leader, by their real numbers."""
+    """Encode an assignment; its indexes into the partitions that have a leader become partition numbers."""
     by_topic = {topic: [led[topic][place] for place in places] for topic, places in (share.unnamed() or {}).items()}
     return encode_assignment_by_topic(by_topic, version=0)
 

@@ -56,8 +56,8 @@ from muster.protocol.records.record_batch import BatchBuilder
 from muster.protocol.transaction_messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
 MAX_NAME_LENGTH = 8_000
-"""The longest name in characters that a record can hold: its strings have 32,767 bytes. Requests can carry longer
-ones."""
+"""The longest name in characters that a record can hold: its strings have at most 32,767 bytes. Requests can carry
+longer ones."""
 
 
 class GroupCounts:
@@ -237,7 +237,7 @@ class GroupShard:
     def transactional_commit(
         self, request: TxnOffsetCommitRequest, error: ErrorCode, now: int
     ) -> tuple[TxnOffsetCommitResponse, list[OffsetCommits]]:
-        """The answer to a TxnOffsetCommit, and what it writes; nothing is applied yet, as the log may refuse the
+        """The answer to a TxnOffsetCommit, and what it writes; nothing is applied yet, because the log may refuse the
         producer. `error`: the transaction's own error."""
         group = self.groups.get(request.group_id)
         if not request.group_id or len(request.group_id) > MAX_NAME_LENGTH:
@@ -300,7 +300,7 @@ class GroupShard:
 
     def topics_changed(self, names: frozenset[str] | None, now: int) -> Effects:
         """Topics were created or deleted, or their partitions or leaders changed; None means any topic. Server-assigned
-        groups rebalance if it affects them."""
+        groups rebalance if this affects them."""
         effects = Effects()
         for group in self.groups.values():
             if type(group) is ClassicGroup:
@@ -352,7 +352,7 @@ class GroupShard:
     # -------------------------------------------------------------------------------------------- records and loading
 
     def replay(self, key: bytes | None, value: bytes | None, shift: int) -> bool:
-        """Apply a record of the log, its times shifted by `shift` ms. Returns False for one of an unknown kind."""
+        """Apply a record of the log, its times shifted by `shift` ms. Returns False for a record of an unknown kind."""
         record = decode_coordinated(key, value)
         self.apply(shifted(record, shift))
         return type(record) is not UnknownRecord
@@ -414,8 +414,8 @@ class GroupShard:
     def loaded(self, now: int) -> Effects:
         """All records have been applied: sessions start now, and groups continue with their generation (H1).
 
-        Only a group with more members than now allowed must rebalance, so that some are refused. Offsets of topics that
-        were deleted while the shard was not loaded are removed.
+        A classic group may then have to rebalance (`ClassicGroup.loaded`). Offsets of topics that were deleted while
+        the shard was not loaded are removed.
         """
         effects = Effects()
         for group_id, topic, partition, value in list(self.offsets):

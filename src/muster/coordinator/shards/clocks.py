@@ -18,5 +18,5 @@ def shift_between(steady: int, wall: int) -> int:
 
 
 def shift_time(time: int, by: int) -> int:
-    """A time that is `by` ms later, as an int64 can hold it; an unset time stays unset."""
+    """A time that is `by` ms later, within the range of an int64; an unset time stays unset."""
     return time if time == NO_TIMESTAMP else min(max(time + by, 0), NEVER)

@@ -40,7 +40,7 @@ class Loading(Generic[S]):
         self.first_skipped = ""
 
     def step(self, most: int) -> bool:
-        """Apply about `most` records, or those that are left. Returns whether there was anything to read: if not, the
+        """Apply about `most` records, or as many as are left. Returns whether there was anything to read: if not, the
         store is still fetching it. Raises what the store raises."""
         piece = self.journal.read(most)
         replay: Replay = self.shard.replay

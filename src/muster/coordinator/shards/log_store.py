@@ -1,7 +1,7 @@
-"""Shards kept in logs: the partition of a topic for each slot, as Kafka keeps groups in `__consumer_offsets`.
+"""Shards kept in logs: each slot is a partition of a topic, as Kafka keeps groups in `__consumer_offsets`.
 
 Each batch carries the epoch under which it was appended. The log rejects an append under an epoch older than its
-leader's: so a coordinator that has lost the partition without noticing learns it.
+leader's: so a coordinator that has lost the partition without noticing finds out.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LogContent = list[Stored] | Skipped | Piece
 
 
 class Log(Protocol):
-    """What the store needs of a partition's log; `muster.log.PartitionLog` is one."""
+    """What the store needs from a partition's log; `muster.log.PartitionLog` is one."""
 
     @property
     def log_start_offset(self) -> int: ...
@@ -50,11 +50,11 @@ class Log(Protocol):
         KafkaError with FENCED_LEADER_EPOCH if the log's leader has a newer epoch."""
 
     def read(self, offset: int, max_bytes: int) -> Any:
-        """Returns an object with `data` (whole batches, possibly none) and `next_offset`."""
+        """Returns an object with `data` (complete batches, possibly none) and `next_offset`."""
 
 
 class TransactionalLog(Log, Protocol):
-    """What the store also needs of a log in which offsets may be committed in transactions."""
+    """What the store also needs from a log in which offsets may be committed in transactions."""
 
     def append(
         self,
@@ -82,7 +82,8 @@ class ShardLogStore:
     """A `Store`: `open_log` returns a slot's log, an empty one if it was never written.
 
     `alone`: no other coordinator writes to these logs. An epoch in them then fences nothing: it is left over from a
-    former cluster, or damaged, as no checksum covers it. Everything is read, and writes use the newest epoch found.
+    former cluster, or damaged, because no checksum covers it. Everything is read, and writes use the newest epoch
+    found.
     """
 
     def __init__(self, open_log: Callable[[int], Log], *, alone: bool = False) -> None:
@@ -163,7 +164,7 @@ class LogJournal:
         return end
 
     def _refused(self, error: KafkaError) -> KafkaError:
-        """What to raise for an error of the log."""
+        """What to raise for an error from the log."""
         if error.code is not ErrorCode.FENCED_LEADER_EPOCH:
             return error
         self._refusal = FencedError(error.message or "the log is led under a newer epoch")
@@ -171,7 +172,7 @@ class LogJournal:
 
     @property
     def writing_epoch(self) -> int:
-        """The epoch under which it writes: the log has none that is newer."""
+        """The epoch under which it writes; the log has no newer one."""
         return max(self.epoch, self._newest_epoch)
 
     @property

@@ -20,7 +20,7 @@ Ticket: TypeAlias = Any
 @dataclass(slots=True)
 class Reply:
     """The answer to a ticket: a response; one group's part of it if the request is about several groups; or, on a fast
-    path, what the ticket makes the response from."""
+    path, the value from which the ticket makes the response."""
 
     ticket: Ticket
     response: Any
@@ -44,12 +44,12 @@ class Shard(Protocol):
     """A time no later than the next deadline, NEVER if there is none; exact after a call of `next_deadline`."""
 
     def replay(self, key: bytes | None, value: bytes | None, shift: int) -> bool:
-        """Apply a record of the store, its times shifted by `shift` ms. Returns False for one of a kind or version that
-        it passes over. Raises if the record cannot be decoded."""
+        """Apply a record of the store, its times shifted by `shift` ms. Returns False for a record of a kind or version
+        that it skips. Raises if the record cannot be decoded."""
 
     def replay_transactional(self, key: bytes | None, value: bytes | None, shift: int, producer_id: int) -> bool:
-        """Like `replay`, for a record of a producer's transaction: it counts only if that is committed. `value` None: a
-        later record has superseded it, and only the transaction is open there."""
+        """Like `replay`, for a record of a producer's transaction: it counts only if the transaction is committed.
+        `value` None: a later record has superseded it; only the open transaction still matters."""
 
     def end_transaction(self, producer_id: int, committed: bool) -> None:
         """A producer's transaction ended in this slot."""
@@ -80,8 +80,8 @@ S = TypeVar("S", bound=Shard)
 class ServedShard(Generic[S]):
     """A shard with its journal, its open batch, and the answers that wait for the journal.
 
-    `batch_shift` is the difference of the two clocks, taken once for each open batch. `decided` holds answers that wait
-    for the open batch to be written. `parked` holds answers that wait for a write to become durable, each with its
+    `batch_shift` is the difference between the two clocks, taken once for each open batch. `decided` holds answers that
+    wait for the open batch to be written. `parked` holds answers that wait for a write to become durable, each with its
     position. `written` is the position after the last write; `is_durable` says whether everything before it is known to
     be durable.
     """

@@ -1,6 +1,6 @@
 """A coordinator's shards, each in a slot of its store: load, decide, write, release answers, drop.
 
-runtime.py knows the requests of groups, transaction_runtime.py those of transactions. This file makes a shard's
+runtime.py handles the requests of groups, transaction_runtime.py those of transactions. This file makes a shard's
 decisions durable before their answers go out, for both. The store keeps the shards (store.py is its interface,
 log_store.py an implementation).
 
@@ -19,21 +19,22 @@ within `flush`.
 
 The state runs ahead of the store by the writes that are not durable yet. That is safe because no answer goes out before
 the store has them. If a write fails, every parked answer becomes an error, the shard is thrown away with all requests
-that wait in it, and is read again. Nothing is ever undone piece by piece. The same happens if a rule raises, which
-should never happen.
+that wait in it, and is read again. Nothing is ever undone piece by piece. The same happens if a rule raises an
+exception, which it never should.
 
 The life of a shard
 ===================
 
 A coordinator has a slot from `load` (`load_all`) to `unload`, under an epoch that is newer each time the slot moves.
 Its shard is read when it is first needed, a few hundred records at a time, so that other requests are served in between
-(`later`); until then requests are answered COORDINATOR_LOAD_IN_PROGRESS. If the store fails, the slot is unavailable
-for a while: requests are answered NOT_COORDINATOR, then the shard is read again.
+(`later`); until then requests are answered with COORDINATOR_LOAD_IN_PROGRESS. If the store fails, the slot is
+unavailable for a while: requests are answered with NOT_COORDINATOR, then the shard is read again.
 
 A coordinator learns that it has lost a slot from `unload`, from a `load` under a newer epoch, or from the store, which
-fences it. All waiting requests are answered NOT_COORDINATOR, and no answer reveals what was not durable. Only a newer
-epoch brings the slot back; late news of an older one has no effect. An abandoned load leaves nothing behind: its shard,
-its journal and what the store finds for it later are discarded with it.
+fences it. All waiting requests are answered with NOT_COORDINATOR, and no answer reveals anything that was not durable.
+Only a newer epoch brings the slot back; a late message about an older one has no effect. An abandoned load leaves
+nothing
+behind: its shard, its journal and what the store later reads for it are discarded.
 """
 
 from __future__ import annotations
@@ -68,17 +69,17 @@ _FIRST_ALARM = attrgetter("first_alarm")
 
 
 class ShardHost(NamedTuple):
-    """What shards need of the program that they run in."""
+    """What shards need from the program that they run in."""
 
     clock: Callable[[], int]
-    """Milliseconds since the epoch by a clock that never jumps: sessions are measured with it."""
+    """Milliseconds since the epoch, from a clock that never jumps: sessions are measured with it."""
     on_event: Callable[[Any], None]
     """Called with each event, for the broker's log and for operators."""
     schedule_flush: Callable[[], None] | None = None
     """Called when there is something to flush, at most once until `flush` is called. Without it every request flushes
     immediately."""
     on_deadline_moved: Callable[[], None] | None = None
-    """Called when a deadline earlier than the one `next_deadline` last returned appears."""
+    """Called when there is a deadline earlier than the one that `next_deadline` last returned."""
     later: Callable[[Callable[[], None]], None] | None = None
     """Calls a function in one of the next turns of the event loop. Without it each shard is read without
     interruption."""
@@ -98,7 +99,7 @@ class Shards(Generic[S]):
 
     def __init__(self, topic: str, slot_count: int, new_shard: Callable[[], S], store: Store, host: ShardHost) -> None:
         self.slot_count = slot_count
-        """How many slots there are, those of other coordinators included."""
+        """How many slots there are, including those of other coordinators."""
         self._topic = topic
         self._new_shard = new_shard
         self._store = store
@@ -125,7 +126,7 @@ class Shards(Generic[S]):
     def load_all(self, slots: Iterable[int] | None = None, epoch: int = 0) -> None:
         """Take all slots of the topic, and start reading the shards of `slots` (by default all).
 
-        The others are read when they are first needed. Until this or `load` is called, every request is answered
+        The others are read when they are first needed. Until this or `load` is called, every request is answered with
         COORDINATOR_LOAD_IN_PROGRESS. Members' sessions start when their shard is loaded.
         """
         everything = range(self.slot_count)
@@ -157,18 +158,18 @@ class Shards(Generic[S]):
         return slot in self._epochs
 
     def unload(self, slot: int, epoch: int | None = None) -> None:
-        """Give a slot up: its waiting requests are answered NOT_COORDINATOR. Other slots stay as they are.
+        """Give a slot up: its waiting requests are answered with NOT_COORDINATOR. Other slots stay as they are.
 
         `epoch` is that of the slot's next coordinator, if known. If this coordinator has since had the slot under that
-        epoch or a newer one, the news is late and ignored.
+        epoch or a newer one, the call comes too late and is ignored.
         """
         newest = self._newest_epoch(slot)
         if epoch is None or epoch > newest:
             self._lose(slot, newest if epoch is None else epoch)
 
     def reload(self, slot: int) -> None:
-        """Forget a slot's state and read it again, as a coordinator does that takes the slot over. Waiting requests are
-        answered NOT_COORDINATOR."""
+        """Forget a slot's state and read it again, like a coordinator that takes the slot over. Waiting requests are
+        answered with NOT_COORDINATOR."""
         if slot in self._epochs:
             self.flush()
             self._leave(slot)
@@ -189,7 +190,7 @@ class Shards(Generic[S]):
         self._leave(slot)
 
     def _leave(self, slot: int) -> None:
-        """Forget a slot's state, and answer its waiting requests NOT_COORDINATOR."""
+        """Forget a slot's state, and answer its waiting requests with NOT_COORDINATOR."""
         self._unavailable.pop(slot, None)
         if slot in self._loading:
             self._give_up(slot)
@@ -240,7 +241,7 @@ class Shards(Generic[S]):
 
     def load_next_piece(self) -> bool:
         """Read more of the shards that are being loaded. Returns False if the store has nothing for any of them yet:
-        `release_durable` is called when it does."""
+        `release_durable` is called when it has."""
         return any(self._load_some(loading) for loading in list(self._loading.values()))
 
     def _load_some(self, loading: Loading[S]) -> bool:
@@ -292,14 +293,14 @@ class Shards(Generic[S]):
         self._note_deadline(self._unavailable[slot])
 
     def close(self) -> None:
-        """Write what is left, answer waiting requests NOT_COORDINATOR, and stop serving."""
+        """Write what is left, answer waiting requests with NOT_COORDINATOR, and stop serving."""
         if self._state_error is ErrorCode.COORDINATOR_NOT_AVAILABLE:
             return
         self.flush()
         self._forget_all(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def unload_all(self) -> None:
-        """The topic was deleted: forget its shards, and answer waiting requests NOT_COORDINATOR. `load_all` starts
+        """The topic was deleted: forget its shards, and answer waiting requests with NOT_COORDINATOR. `load_all` starts
         afresh, with any epoch."""
         self._forget_all(ErrorCode.NOT_COORDINATOR)
 
@@ -330,7 +331,8 @@ class Shards(Generic[S]):
         self, served: ServedShard[S], now: int, decide: Callable[..., Decision], *arguments: Any
     ) -> Sequence[Answer] | None:
         """Call `decide` and carry out its decision: records into the open batch, answers after them, events to
-        `on_event`. If that raises, the shard is dropped: returns the callbacks that were called, perhaps not all."""
+        `on_event`. If `decide` raises, the shard is dropped; returns the callbacks that were called, perhaps not all of
+        them."""
         try:
             effects = decide(*arguments)
             if effects.records:
@@ -365,7 +367,8 @@ class Shards(Generic[S]):
             self._schedule_flush()
 
     def _append_separately(self, served: ServedShard[S], append: Callable[[], int], reply: Reply) -> ErrorCode:
-        """Append something that cannot be part of the open batch, after that; `reply` goes out once it is durable.
+        """Append something that cannot be part of the open batch, after that batch; `reply` goes out once it is
+        durable.
 
         `append` writes to the journal, applies what it has written, and returns the position after it. If the store
         refuses its producer (`PRODUCER_ERRORS`), nothing is written and the shard is unchanged. The caller must answer

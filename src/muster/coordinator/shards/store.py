@@ -5,7 +5,7 @@ moves to another coordinator. If two coordinators both believe that they have a 
 older epoch: nothing that it writes from then on becomes durable.
 
 No method blocks. `read` and `write` only start slow operations: those are done when `read` finds more, when `durable`
-has grown, or when `failed` is set. A store that learns of it after the call has returned must call
+has grown, or when `failed` is set. If that happens after the call has returned, the store must call
 `Shards.release_durable`. So a store may be the log of a partition, whose reads and appends are done when they return
 (`log_store.py`), or a service across a network: then it reads ahead, and sends the writes of one turn as one
 transaction that checks the epoch.
@@ -95,7 +95,7 @@ class TransactionalJournal(Journal, Protocol):
 
     def begin_verification(self, producer_id: int, producer_epoch: int, *, tv2: bool, now: int) -> int | None:
         """A guard for the first records of a producer's transaction, which must be verified; None if the transaction is
-        open here. `tv2`: the client knows transaction version 2. Raises KafkaError for an older epoch."""
+        open here. `tv2`: the client supports transaction version 2. Raises KafkaError for an older epoch."""
 
     def write_transactional(
         self, batch: BatchBuilder, now: int, producer_id: int, producer_epoch: int, guard: int | None

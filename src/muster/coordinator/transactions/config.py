@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class TransactionConfig:
-    """A key of Kafka's such as `transaction.max.timeout.ms` is the field `transaction_max_timeout_ms`."""
+    """A Kafka key such as `transaction.max.timeout.ms` is the field `transaction_max_timeout_ms`."""
 
     transaction_max_timeout_ms: int = 900_000
     """The longest `transaction.timeout.ms` that a producer may request; more is INVALID_TRANSACTION_TIMEOUT."""

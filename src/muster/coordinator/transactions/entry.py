@@ -1,9 +1,9 @@
 """What a coordinator knows about a transactional id, and how that changes.
 
-An id has a producer id and an epoch. Each new producer of that name gets the next epoch, which fences the one before
-it. A producer of `transaction.version` 2 (KIP-890) also gets a new epoch with each transaction, so that a late request
-of an earlier transaction cannot be mistaken for one of the next. An epoch is an int16; where it runs out, the id gets
-another producer id and begins at 0 again.
+A transactional id has a producer id and an epoch. Each new producer of a transactional id gets the next epoch, which
+fences the producer before it. A producer of `transaction.version` 2 (KIP-890) also gets a new epoch with each
+transaction, so that a late request of an earlier transaction cannot be mistaken for one of the next. An epoch is an
+int16; when it runs out, the transactional id gets another producer id and begins at 0 again.
 
 32,766 is the last epoch that a producer may have: the coordinator must still be able to fence it. So 32,767 is seen
 only while the transaction that used up the epochs is being finished, and in its markers.
@@ -66,11 +66,11 @@ BEFORE: Mapping[TransactionState, frozenset[TransactionState]] = {
     COMPLETE_COMMIT: frozenset({PREPARE_COMMIT}),
     COMPLETE_ABORT: frozenset({PREPARE_ABORT}),
 }
-"""The states from which each may be reached."""
+"""For each state, the states from which it may be reached."""
 
 
 class Transaction(NamedTuple):
-    """A transactional id. A change makes another value, which is written and then replaces it.
+    """A transactional id. Immutable: a change makes a new value, which is written and then replaces this one.
 
     `previous_producer_id` is the id before the last change, whatever that changed: so a retry after a rotation of the
     producer id is recognized until the next change. `last_producer_epoch` is the previous epoch if its producer may ask
@@ -139,7 +139,7 @@ class Transaction(NamedTuple):
         return self._changed(state, now, client_version=client_version, next_producer_id=next_producer_id, **changes)
 
     def fenced(self, now: int) -> Transaction:
-        """The transaction is aborted without its producer, whose epoch ends, by a broker before version 2."""
+        """The transaction is aborted without its producer, whose epoch ends, as before transaction version 2."""
         epoch = self.producer_epoch + 1
         changes = {"producer_epoch": epoch, "last_producer_epoch": NO_PRODUCER_EPOCH, "client_version": 0}
         return self._changed(PREPARE_ABORT, now, next_producer_id=NO_PRODUCER_ID, **changes)

@@ -12,7 +12,7 @@ from muster.errors import ConfigError
 from muster.expressions import WORD, Edge, Either, Look, One, Parser, Part, Repeat, Sequence
 
 MOST_STEPS = 100_000
-"""The most steps, below a microsecond each, to compute states: a tenth of a second."""
+"""The maximum number of steps to compute states, each below a microsecond: a tenth of a second."""
 LONGEST = 10_000
 """The longest pattern, in characters."""
 MOST_REPEATS = 1_000
@@ -22,7 +22,7 @@ _END = 0
 
 
 class _AutomatonState:
-    """Everything that may follow, by number. `after_word`: whether the last character was a word's; None at the
+    """Everything that may follow, by number. `after_word`: whether the last character was a word character; None at the
     start."""
 
     def __init__(self, rests: frozenset[int], after_word: bool | None) -> None:
@@ -36,7 +36,7 @@ class IdPattern:
     """A pattern, and its known states.
 
     Raises:
-        ConfigError: it is not in the syntax that RE2 and Python have in common.
+        ConfigError: the pattern is not in the syntax that RE2 and Python share.
     """
 
     def __init__(self, text: str) -> None:
@@ -85,7 +85,7 @@ class IdPattern:
         return found
 
     def _after(self, state: _AutomatonState, character: str | None) -> tuple[frozenset[int], bool]:
-        """What may follow this character; and, without one, whether nothing needs to."""
+        """What may follow `character`; and, if it is None, whether an id may end here."""
         found, seen = set(), set()
         todo = list(state.rests)
         while todo:
@@ -139,7 +139,7 @@ class IdPattern:
 
 
 def _is_edge(kind: str, after_word: bool | None, character: str | None) -> bool:
-    """Whether `^`, `$` or `b`, a word's edge, holds between these."""
+    """Whether `^`, `$` or `b`, a word boundary, matches between these characters."""
     if kind == "b":
         return bool(after_word) != (character is not None and character in WORD)
     return (after_word if kind == "^" else character) is None

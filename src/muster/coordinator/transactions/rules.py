@@ -11,11 +11,12 @@ Theory of operation
                   '<-------- the next transaction --------------'
 
 A producer asks for its ids (InitProducerId), then adds the partitions that it is about to write to (AddPartitionsToTxn,
-AddOffsetsToTxn; since `transaction.version` 2 the partitions' broker adds them). EndTxn decides. The decision counts
-from its record on: it is answered, and a marker is written into every partition, with retries until each has it. Only
-then may the next transaction begin; until then requests are answered CONCURRENT_TRANSACTIONS, and clients retry.
+AddOffsetsToTxn; since `transaction.version` 2 the partitions' broker adds them). EndTxn decides. The decision takes
+effect with its record: it is answered, and a marker is written into every partition, with retries until each has it.
+Only then may the next transaction begin; until then requests are answered with CONCURRENT_TRANSACTIONS, and clients
+retry.
 
-A transaction whose producer is gone is aborted by the next producer of that name (InitProducerId while ONGOING), or by
+A transaction whose producer is gone is aborted by the next producer with that id (InitProducerId while ONGOING), or by
 its timeout. Both fence the producer with a new epoch.
 
 In Kafka a change that is not yet in the log is a "pending state", and for requests it counts as PREPARE_*. Kafka also
@@ -49,7 +50,7 @@ from muster.errors import NONE, ErrorCode
 from muster.model import TopicPartition
 
 NewId: TypeAlias = Callable[[], int]
-"""Gives an unused producer id; raises KafkaError if there is none now."""
+"""Returns an unused producer id; raises KafkaError if there is none now."""
 
 
 class Move(Enum):
@@ -121,7 +122,7 @@ END_BEFORE_BUMPS: Mapping[tuple[TransactionState, bool], Answer] = {
 END: Mapping[tuple[TransactionState, bool, bool], Answer] = {
     (EMPTY, True, False): _INVALID,
     (EMPTY, True, True): _FENCED,
-    # Without partitions: the producer did not learn whether a broker added the one that it wrote to.
+    # Without partitions: the producer did not learn whether a broker added the partition that it wrote to.
     (EMPTY, False, False): Move.ABORT,
     (EMPTY, False, True): _FENCED,
     (ONGOING, True, False): Move.COMMIT,
@@ -150,7 +151,7 @@ before the transaction ended."""
 
 
 class TransactionOutcome(NamedTuple):
-    """The answer to a request: an error, ids for the producer, and what the transactional id becomes, if it changes."""
+    """The answer to a request: an error, ids for the producer, and the transactional id's new state, if it changes."""
 
     error: ErrorCode = NONE
     changed: Transaction | None = None
@@ -225,7 +226,7 @@ def fence(found: Transaction, server_version: int, new_id: NewId, now: int) -> T
 
 
 def check_producer(found: Transaction | None, producer: ProducerIdentity) -> ErrorCode:
-    """NONE if it is the id's producer, in its epoch."""
+    """NONE if `producer` is the id's producer in its current epoch."""
     if found is None or found.producer_id != producer.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     return NONE if found.producer_epoch == producer.epoch else _FENCED
@@ -239,7 +240,7 @@ def add_partitions(
     now: int,
 ) -> TransactionOutcome:
     """AddPartitionsToTxn, or AddOffsetsToTxn."""
-    if found is not None and found.state in ENDING:  # the producer may have ids that are valid only after its end
+    if found is not None and found.state in ENDING:  # the producer may have ids that are valid only afterwards
         return TransactionOutcome(_CONCURRENT)
     error = check_producer(found, producer)
     if found is None or error is not NONE:

@@ -3,8 +3,8 @@
 A shard is used by one thread. Each handler takes a request, a ticket and the time, and returns effects whose records
 are already applied. `replay` on an empty shard, record by record, and then `loaded`, restore it from its log.
 
-A decision to commit or abort is a record and, once that is durable, `Markers` for the sender of markers, which is
-simply the ticket of another reply. The sender reports which partitions have theirs (`marked`); the last one completes
+A decision to commit or abort is a record and, once that is durable, `Markers` for the sender of markers, which to the
+rules is just another ticket. The sender reports which partitions have their marker (`marked`); the last one completes
 the transaction. A shard that is loaded with outstanding markers sends them all again: a partition accepts a marker
 twice.
 """
@@ -57,7 +57,7 @@ class TransactionShard:
     """Transactional ids of one partition.
 
     Args:
-        new_id: gives an unused producer id; raises KafkaError if there is none now.
+        new_id: returns an unused producer id; raises KafkaError if there is none now.
         send_markers: the ticket of the sender of markers.
     """
 
@@ -170,8 +170,7 @@ class TransactionShard:
         now: int,
     ) -> Generator[None, None, list[ListTransactionsResponseTransactionState]]:
         """The ids that pass all filters of a ListTransactions, a slice at a time; an empty filter passes all. As in
-        Kafka, an id that has never had a transaction counts as one of any duration: its start is -1, in milliseconds
-        since 1970."""
+        Kafka, an id that has never had a transaction passes any filter by duration: its start is -1 ms since 1970."""
         found = []
         for count, (transactional_id, each) in enumerate(list(self.entries.items()), 1):
             if (
@@ -246,7 +245,7 @@ class TransactionShard:
             self.entries[transactional_id] = entry
 
     def replay(self, key: bytes | None, value: bytes | None, shift: int) -> bool:
-        """Apply a record of the log, its times shifted by `shift` ms. Returns False for one of an unknown kind."""
+        """Apply a record of the log, its times shifted by `shift` ms. Returns False for a record of an unknown kind."""
         record = decode_record(key, value)
         if record is None:
             return False
@@ -259,7 +258,7 @@ class TransactionShard:
         raise ProtocolError("a record of __transaction_state is in a transaction itself")
 
     def end_transaction(self, producer_id: int, committed: bool) -> None:
-        """Like `replay_transactional`; a marker says nothing here."""
+        """Like `replay_transactional`; a marker means nothing here."""
 
     def write_down(self, records: list[EntryRecord], batch: BatchBuilder, timestamp: int, shift: int) -> None:
         """Add records to a batch, their times shifted by `shift` ms."""
@@ -285,7 +284,7 @@ class TransactionShard:
         return effects
 
     def unload(self, error: ErrorCode) -> TransactionEffects:
-        """No request waits in the shard."""
+        """Nothing to do: no request waits in the shard."""
         return TransactionEffects()
 
     def error_for_lost(self, answer: Any, error: ErrorCode) -> Any:
@@ -298,7 +297,7 @@ class TransactionShard:
         if entry.timeout_ms != NO_TIMEOUT_MS:
             interval = max(self.config.transaction_abort_timed_out_transaction_cleanup_interval_ms, 1)
             at = entry.start_ms + entry.timeout_ms + 1
-            at += -at % interval  # one check for all that time out in between, as in Kafka
+            at += -at % interval  # one check for all transactions that time out in between, as in Kafka
             self._set_alarm(at, transactional_id)
 
     def _set_alarm(self, at: int, transactional_id: str) -> None:

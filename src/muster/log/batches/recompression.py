@@ -33,11 +33,11 @@ _TIMES = RecordRules(needs_key=False, earliest=NO_TIMESTAMP, latest=(1 << 63) - 
 def recompressed(
     batch: Buffer, examined: Examined, config: LogConfig, *, at_once: bool = False
 ) -> tuple[Buffer, Examined]:
-    """One batch that was examined, in the codec of the settings; unchanged if it has that codec already.
+    """An examined batch in the configured codec; unchanged if it already has that codec.
 
     Raises:
-        LogError: it cannot be rebuilt, or is then larger than a batch may be.
-        CostlyError: with `at_once`, if it would take long.
+        LogError: it cannot be rebuilt, or would be larger than a batch may be.
+        CostlyError: with `at_once`, if it would take too long.
     """
     (header,) = examined.headers
     codec = config.compression
@@ -55,7 +55,7 @@ def recompressed(
     if len(made) > config.max_message_bytes:
         raise LogError(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"a record batch of {len(made)} bytes, as {codec.name.lower()}, exceeds the maximum of "
+            f"a record batch of {len(made)} bytes (compressed with {codec.name.lower()}) exceeds the maximum of "
             f"{config.max_message_bytes}",
         )
     if len(made) > config.segment_bytes:

@@ -1,8 +1,8 @@
-"""Checks the records of a batch without decoding them: that all are present and whole, their keys, their timestamps.
+"""Checks the records of a batch without decoding them: whether all are complete, their keys and their timestamps.
 
 Every batch that a client sends is checked before it is written, as in Kafka: a stored batch that cannot be read would
 stop every consumer of its partition. The check must not cost much more than the write: runs of similar records are
-found as when they are decoded (`record_runs`), all others are checked one by one, some 0.4 µs each.
+found as when decoding (`record_runs`); all others are checked one by one, at about 0.4 µs each.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def walk(data: bytes | memoryview, header: BatchHeader, rules: RecordRules) -> W
 
 
 def _find_bad_records(data: Buffer, header: BatchHeader, rules: RecordRules, in_sequence: bool) -> Walk:
-    """Find the bad records of a batch; all records are known to be whole, and some to be bad."""
+    """Find the bad records of a batch; all records are known to be complete, and some to be bad."""
     position, latest = 0, _INT64.start
     bad: list[BadRecord] = []
     bad_count = 0
@@ -125,7 +125,7 @@ def find_by_timestamp(batch: Buffer, timestamp: int, start_offset: int) -> tuple
 
 
 class _Walker:
-    """Walks through the records of a batch, and keeps the extremes of their times, relative to the batch's base."""
+    """Walks through the records of a batch, and keeps their earliest and latest times, relative to the batch's base."""
 
     __slots__ = ("count", "data", "earliest", "in_sequence", "lacks_key", "latest", "needs_key")
 
@@ -139,7 +139,7 @@ class _Walker:
         self.lacks_key = False
 
     def walk(self) -> None:
-        """Raises as the function `walk` does."""
+        """Raises the same errors as the function `walk`."""
         try:
             pieces(self.data, self.count, self._take_run, self._singly)
         except IndexError:

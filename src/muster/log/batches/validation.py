@@ -3,7 +3,7 @@ batches get their offsets and, with LogAppendTime, their time: patched into the 
 
 A client's batch is checked by its header, its CRC and its records (`record_walk`), even if it is compressed, as in
 Kafka: a batch whose header does not match its records would stop the consumers of the partition. If the header's
-largest timestamp differs from the records', it is corrected, also as in Kafka.
+largest timestamp differs from the records', it is corrected, again as in Kafka.
 
 Checking a compressed batch can cost far more than its size suggests: with `at_once` such a batch is not checked.
 """
@@ -60,11 +60,11 @@ class Examined(NamedTuple):
 
 
 class CostlyError(CorruptRecordError):
-    """A batch takes longer to check than one step may take."""
+    """Checking a batch takes longer than one step is allowed to."""
 
 
 def _takes_long(header: BatchHeader) -> bool:
-    """Whether checking a client's batch may take long."""
+    """Whether checking a client's batch may take too long for one step."""
     if not header.attributes & 7:
         return header.record_count > CHEAP_RECORDS
     return header.record_count > CHEAP_COMPRESSED_RECORDS or header.size > CHEAP_COMPRESSED_BYTES
@@ -73,11 +73,11 @@ def _takes_long(header: BatchHeader) -> bool:
 def examine(
     buffer: Buffer, config: LogConfig, now: int, origin: str, where: TopicPartition, *, at_once: bool = False
 ) -> Examined:
-    """The batches that `buffer` holds; from a client exactly one. The coordinator's own batches are trusted.
+    """The batches that `buffer` holds: exactly one if it is from a client. The coordinator's own batches are trusted.
 
     Raises:
         LogError: they must not be written.
-        CostlyError: with `at_once`, if it would take long.
+        CostlyError: with `at_once`, if it may take too long.
     """
     try:
         if origin == "client":
@@ -114,7 +114,7 @@ def _of_client(buffer: Buffer, config: LogConfig, now: int, where: TopicPartitio
         raise _invalid("a produce request must have a record batch for each partition")
     header = unpack_header(buffer)
     if at_once and _takes_long(header):
-        raise CostlyError("a batch that takes long to check")
+        raise CostlyError("the batch may take too long to check")
     size = header.batch_length + LOG_OVERHEAD
     if size < len(buffer):
         raise _invalid("exactly one record batch is allowed for a partition")
@@ -173,7 +173,7 @@ def _walk(buffer: Buffer, header: BatchHeader, config: LogConfig, now: int, at_o
 
 
 def _records(buffer: Buffer, header: BatchHeader, at_once: bool) -> bytes | memoryview:
-    """The records of a whole batch, decompressed. A large batch is not copied."""
+    """The records of a complete batch, decompressed. A large batch is not copied."""
     if not header.attributes & 7:
         data = memoryview(buffer)[HEADER_SIZE:]
         return bytes(data) if len(data) <= _COPIED else data
@@ -188,7 +188,7 @@ def _records(buffer: Buffer, header: BatchHeader, at_once: bool) -> bytes | memo
 
 
 def _check_records(found: Walk, header: BatchHeader, config: LogConfig, now: int, where: TopicPartition) -> None:
-    """Kafka's messages for records that are whole but not allowed."""
+    """Kafka's messages for records that are complete but not allowed."""
     errors = []
     untimely = any(record.timestamp is not None for record in found.bad)
     for record in found.bad:

@@ -1,14 +1,15 @@
-"""A partition's state of its producers: of idempotent ones (KIP-98), so that a batch sent twice is written once, and of
-transactional ones, so that no batch is written outside of a transaction that its coordinator knows.
+"""What a partition knows about its producers: about idempotent ones (KIP-98), so that a batch sent twice is written
+once, and about transactional ones, so that no batch is written outside a transaction that its coordinator knows about.
 
 For each producer id: the epoch, the last five batches as ranges of sequences with their offsets, the first offset of
-the open transaction, and the epoch of the coordinator that wrote the last marker. A client's batch, in this order:
+the open transaction, and the epoch of the coordinator that wrote the last marker. A client's batch is checked in this
+order:
 - a repeat of one of the five is a duplicate: it is acknowledged with the offset of the first write;
 - an older epoch is refused with INVALID_PRODUCER_EPOCH;
 - a transactional batch while the producer has no transaction open in this epoch must present the current guard
   (transactions.py), otherwise INVALID_TXN_STATE;
-- while there is a guard, the sequence must not be after its lowest; and if the client knows transaction version 2 and
-  no batch is remembered, it must be 0, otherwise OUT_OF_ORDER_SEQUENCE_NUMBER;
+- while there is a guard, the sequence must not be higher than the guard's lowest; and if the client supports
+  transaction version 2 and no batch is remembered, it must be 0, otherwise OUT_OF_ORDER_SEQUENCE_NUMBER;
 - a newer epoch must begin at sequence 0;
 - the same epoch must follow the last sequence (2^31 - 1 is followed by 0), otherwise OUT_OF_ORDER_SEQUENCE_NUMBER;
 - an unknown producer (it expired, or its records are gone) is accepted with any sequence; UNKNOWN_PRODUCER_ID is never
@@ -43,7 +44,7 @@ from muster.protocol.records.producer_snapshots import SnapshotEntry, decode_sna
 from muster.protocol.records.record_batch import NO_PRODUCER_EPOCH, TRANSACTIONAL_FLAG, BatchHeader
 
 BATCHES_TO_RETAIN = 5
-"""Duplicates can be recognised for this many requests in flight (max.in.flight.requests.per.connection)."""
+"""Duplicates can be recognized for this many requests in flight (max.in.flight.requests.per.connection)."""
 
 NONE_OPEN = -1
 """The first offset of a transaction while none is open."""
@@ -69,7 +70,8 @@ _NO_BATCH = ProducedBatch(-1, -1, -1, -1, -1)
 
 @dataclass(slots=True)
 class ProducerEntry:
-    """One producer id. `last_timestamp` (milliseconds) is that of its last batch or marker; it expires by it."""
+    """One producer id. `last_timestamp` (milliseconds) is that of its last batch or marker; expiry is counted from
+    it."""
 
     epoch: int = NO_PRODUCER_EPOCH
     last_timestamp: int = -1
@@ -139,7 +141,7 @@ class PartitionProducers:
         guard = self.transactions.guards.get(header.producer_id)
         if guard is not None:
             if guard.tv2 and first and (entry is None or not entry.batches):
-                raise _out_of_order(f"producer {header.producer_id} must begin at sequence 0, it sent {first}")
+                raise _out_of_order(f"producer {header.producer_id} must begin at sequence 0, but sent {first}")
             if first > guard.lowest_sequence:
                 raise _out_of_order(
                     f"producer {header.producer_id} sent sequence {first} before sequence {guard.lowest_sequence}"
@@ -155,7 +157,7 @@ class PartitionProducers:
             return
         current = entry.batches[-1].last_sequence if entry.batches else -1
         if first != current + 1 and not (first == 0 and current == _MAX_SEQUENCE):
-            raise _out_of_order(f"producer {header.producer_id} sent sequence {first}, the last one is {current}")
+            raise _out_of_order(f"producer {header.producer_id} sent sequence {first}, but the last one is {current}")
 
     def note(self, header: BatchHeader, marker: TxnMarker | None = None) -> CompletedTransaction | None:
         """Records a batch that has been written, or is read again from the log. For a control batch, `marker` is
@@ -253,7 +255,7 @@ class PartitionProducers:
 
     def expire(self, now: int, expiration_ms: int) -> None:
         """Forgets producers whose last record is older than `expiration_ms`, unless they have an open transaction, and
-        guards of that age."""
+        guards older than that."""
         for producer_id, entry in list(self.producers.items()):
             if entry.first_offset == NONE_OPEN and now - entry.last_timestamp >= expiration_ms:
                 del self.producers[producer_id]
@@ -301,8 +303,8 @@ class PartitionProducers:
         return state
 
     def save(self, path: Path, files: Files = DISK) -> None:
-        """Writes the snapshot, without a sync: damage by a power cut shows in its CRC, and the log holds all of it
-        too. Raises OSError."""
+        """Writes the snapshot, without a sync: damage caused by a power cut shows in its CRC, and the log holds all of
+        it too. Raises OSError."""
         put_whole(files, path, self.encode(), sync=False)
 
 

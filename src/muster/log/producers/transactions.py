@@ -46,8 +46,8 @@ class OngoingTransaction(NamedTuple):
 
 @dataclass(slots=True)
 class Guard:
-    """The guard of one producer. It expires some time after `since` (ms); `tv2`: the client knows transaction version
-    2."""
+    """The guard of one producer. It expires some time after `since` (ms); `tv2`: the client supports transaction
+    version 2."""
 
     number: int
     lowest_sequence: int

@@ -49,7 +49,7 @@ class AbortedIndex:
         self.path = path
         self._files = files
         self._numbers = array("q")
-        """The fields of all entries, one after the other."""
+        """The fields of all entries, one after another."""
 
     def __len__(self) -> int:
         return len(self._numbers) // _FIELDS

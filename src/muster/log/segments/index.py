@@ -2,8 +2,8 @@
 
 `.index`      (offset - base offset) int32, position int32: the last offset of a batch, and where in the `.log` the
               batch begins. One entry for about each `index_interval_bytes` of log.
-`.timeindex`  timestamp int64, (offset - base offset) int32: the largest timestamp up to there, and the last offset of
-              the first batch that has it. Timestamps rise strictly from entry to entry.
+`.timeindex`  timestamp int64, (offset - base offset) int32: the largest timestamp up to that offset, and the last
+              offset of the first batch that has it. Timestamps rise strictly from entry to entry.
 
 In memory an index is a pair of arrays, searched by bisection. `save` writes it whole, when the segment is sealed or the
 log closed. So a file is complete as of one moment, or missing; code that loads a segment from it must know that nothing
@@ -64,12 +64,12 @@ class OffsetIndex:
         return self._positions[slot] if slot >= 0 else 0
 
     def last_position_until(self, position: int) -> int:
-        """The last indexed beginning of a batch at or before `position`."""
+        """The last indexed position of a batch at or before `position`."""
         slot = bisect_right(self._positions, position) - 1
         return self._positions[slot] if slot >= 0 else 0
 
     def last_position_up_to(self, most: int, value_at: Callable[[int], int]) -> int:
-        """The last indexed beginning of a batch of at most that value, 0 if there is none; values never fall."""
+        """The last indexed position whose `value_at` is at most `most`, 0 if there is none; values never fall."""
         slot = bisect_right(self._positions, most, key=value_at) - 1
         return self._positions[slot] if slot >= 0 else 0
 
@@ -132,8 +132,8 @@ class TimeIndex:
         return self._offsets[slot - 1] if slot else 0
 
     def save(self, *, sync: bool) -> None:
-        """Writes the file. A file that lost its last entries looks like a whole one, so it must be synced before it is
-        trusted. Raises OSError."""
+        """Writes the file. A file that lost its last entries looks like a complete one, so it must be synced before it
+        is trusted. Raises OSError."""
         data = b"".join(map(_TIME_ENTRY.pack, self._timestamps, self._offsets))
         put_whole(self._files, self.path, data, sync=sync)
 

@@ -35,7 +35,7 @@ class Positions:
         return None
 
     def offset_at(self, segment: Segment, end: int) -> int:
-        """The offset after the batch that ends at `end`; remembered, as a consumer will request it next."""
+        """The offset after the batch that ends at `end`; remembered, because a consumer will request it next."""
         # The next batch's base is larger than the last offset + 1 only where compaction left a gap.
         last = end == segment.size
         next_offset = segment.next_offset if last else int.from_bytes(segment.view(end, end + 8), "big")

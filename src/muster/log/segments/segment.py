@@ -2,16 +2,15 @@
 
 Reading
     A read returns views of a memory map, so that a fetch copies nothing. The file of the active segment grows beyond
-    its map: a large read there maps the file anew; a small read, as of a consumer at the end of the log, is a plain
-    `pread`. A map lives as long as views of it do.
-    muster never cuts a mapped file shorter than its map: touching a lost page would raise SIGBUS and end the process.
-    Bytes of a failed append, which are cut off again, were never mapped. But another process may cut the file, and a
-    disk may fail. So before a view is given out, the file's size is checked, and the system is asked to bring the pages
-    in: it answers that with an error instead of SIGBUS.
+    its map: a large read beyond it maps the file anew; a small read, such as that of a consumer at the end of the log,
+    is a plain `pread`. A map lives as long as views of it do. muster never cuts a mapped file shorter than its map:
+    touching a lost page would raise SIGBUS and end the process. Bytes of a failed append, which are cut off again, were
+    never mapped. But another process may cut the file, and a disk may fail. So before a view is given out, the file's
+    size is checked, and the system is asked to load the pages: this request fails with an error instead of SIGBUS.
 
 Writing
-    There is one `write` for each append, at the end known here. Bytes that a failed write left are cut off, by the next
-    append at the latest.
+    Each append is one `write` at the end of the segment known here. Bytes that a failed write left are cut off, by the
+    next append at the latest.
 """
 
 from __future__ import annotations
@@ -46,8 +45,8 @@ _BATCH_POSITION = struct.Struct(">qi11xi")
 
 
 def _may_stay_open(file: OpenFile) -> bool:
-    """Whether a file may stay open for as long as a consumer does not read. The system gives the lowest descriptor that
-    is free, so such files leave the upper half of them to connections and to the logs."""
+    """Whether a file may stay open while a consumer does not read. The system assigns the lowest free descriptor, so
+    such files leave the upper half to connections and to the logs."""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return most == resource.RLIM_INFINITY or file.fileno() < most // 2
 
@@ -115,8 +114,8 @@ class Segment:
         return self._fd
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Writes `data` after the end; `note` then records it. Raises OSError; then none of it stays.
-        FileCutError: there would be a hole before it."""
+        """Writes `data` after the end; `note` then records it. Raises OSError; then none of it is kept. FileCutError:
+        there would be a hole before it."""
         if self._fd < 0:
             self.open_for_append()
         self._check_size()
@@ -160,7 +159,7 @@ class Segment:
             self.time_index.append(self.max_timestamp, self.offset_of_max_timestamp - self.base_offset)
 
     def seal(self) -> None:
-        """Ends the indexes of a segment that takes no more batches."""
+        """Finishes the indexes of a segment that takes no more batches."""
         self._note_time()
 
     def save_indexes(self, *, sync: bool) -> None:
@@ -182,8 +181,8 @@ class Segment:
             self.files.sync(self._fd)
 
     def _check_size(self) -> None:
-        # `size` is read before the file's end. In the other order, in a sync in another thread, an append could come in
-        # between, and the file would seem too short.
+        # `size` is read before the file's end. In the other order, in a sync in another thread, an append could happen
+        # in between, and the file would seem too short.
         written = self.size
         if os.lseek(self._fd, 0, os.SEEK_END) < written:
             raise self._cut_by_another()
@@ -213,7 +212,7 @@ class Segment:
     def load(self, end_hint: int | None = None) -> bool:
         """Loads a segment from its files after a clean shutdown, without reading more than its end.
 
-        Returns False if that is impossible (no sound indexes, or a torn end): then it must be recovered."""
+        Returns False if that is impossible (no valid indexes, or a torn end): then it must be recovered."""
         self.size = self.path.stat().st_size
         if not self.index.load(self.size) or not self.time_index.load():
             return False
@@ -260,10 +259,11 @@ class Segment:
         return view[start:end]
 
     def file_range(self, start: int, data: memoryview) -> FileRange | None:
-        """The range of the file that a view beginning at `start` shows. None if the file cannot be opened once more, or
+        """The range of the file that a view beginning at `start` shows. None if the file cannot be opened again, or
         should not be: consumers that do not read keep their ranges open."""
         try:
-            # Opened for each range: kept, it would be one more open file for every partition that was ever read.
+            # Opened for each range: if kept open, it would be one more open file for every partition that was ever
+            # read.
             file = OpenFile(os.dup(self._fd) if self._fd >= 0 else self.files.open(self.path, os.O_RDONLY), self.files)
         except OSError:
             return None
@@ -304,7 +304,7 @@ class Segment:
             self._remap()
 
     def headers(self, position: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
-        """Position and header of each whole batch from `position` on; stops at a torn end."""
+        """Position and header of each complete batch from `position` on; stops at a torn end."""
         end = self.size if end is None else end
         window, start = memoryview(b""), position
         while end - position >= HEADER_SIZE:
@@ -334,8 +334,8 @@ class Segment:
         return size
 
     def end_of_read(self, position: int, max_bytes: int, limit: int) -> int:
-        """The end of the last whole batch within `max_bytes` from `position` and not beyond `limit`; `position` if none
-        fits."""
+        """The end of the last complete batch within `max_bytes` from `position` and not beyond `limit`; `position` if
+        none fits."""
         wanted = position + max_bytes
         if wanted >= limit:
             return limit
@@ -351,11 +351,12 @@ class Segment:
         return end
 
     def batch_size(self, position: int) -> int:
-        """Bytes of the batch that begins there."""
+        """The size in bytes of the batch that begins at `position`."""
         return int.from_bytes(self.view(position + 8, position + 12), "big") + LOG_OVERHEAD
 
     def position_before_time(self, timestamp: int, start_offset: int) -> int:
-        """The position from which to search the first record from `start_offset` on not earlier than `timestamp`."""
+        """The position from which to search for the first record from `start_offset` on not earlier than
+        `timestamp`."""
         return self.index.position_before(
             max(self.time_index.offset_before(timestamp), start_offset - self.base_offset)
         )
