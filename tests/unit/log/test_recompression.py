@@ -52,7 +52,7 @@ def test_a_batch_that_is_as_it_should_be_is_not_touched(config: LogConfig) -> No
 def test_the_limit_holds_for_what_is_stored() -> None:
     data = batch(Compression.ZSTD)
     config = LogConfig(compression=Compression.NONE, max_message_bytes=len(data))
-    with pytest.raises(LogError, match="as none, exceeds the maximum") as refused:
+    with pytest.raises(LogError, match="with codec none exceeds the maximum") as refused:
         recompressed(data, examine(data, config, NOW, "client", WHERE), config)
     assert refused.value.code is ErrorCode.MESSAGE_TOO_LARGE
 

@@ -55,7 +55,7 @@ def recompressed(
     if len(made) > config.max_message_bytes:
         raise LogError(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"a record batch of {len(made)} bytes (compressed with {codec.name.lower()}) exceeds the maximum of "
+            f"a record batch of {len(made)} bytes with codec {codec.name.lower()} exceeds the maximum of "
             f"{config.max_message_bytes}",
         )
     if len(made) > config.segment_bytes:
