@@ -219,7 +219,7 @@ async def test_what_is_not_a_coordinator_is_logged_once(cluster: SimCluster, cap
 
 async def test_longer_notes_than_znodes_have_room_for_are_refused_at_the_start(cluster: SimCluster) -> None:
     broker, _ = cluster.make(1, offset_metadata_max_bytes=4_097)
-    with pytest.raises(ConfigError, match=r"offset\.metadata\.max\.bytes is at most 4096 with"):
+    with pytest.raises(ConfigError, match=r"offset\.metadata\.max\.bytes must be at most 4096 with"):
         await broker.start()
     assert not broker.config.data_dir.exists()
 
