@@ -85,7 +85,7 @@ def test_requests_wait_for_the_connection_and_its_greeting_and_go_in_order() -> 
 @pytest.mark.parametrize(
     ("what", "trouble"),
     [
-        (marked(3), "another request"),
+        (marked(3), "other than the first"),
         (b"\xff\xff\xff\xff", "invalid frame length"),
         (b"HTTP/1.1 400", "exceeds the limit"),
         (marked(2)[:-1] + b"", None),
