@@ -1,1 +1,1 @@
-"""Clients for Kafka clusters: consumers, producers, admin; blocking, and for asyncio. Their public names: `muster`."""
+"""Clients for Kafka: consumers, producers and admin, blocking and for asyncio. `muster` exports their names."""

@@ -35,7 +35,7 @@ CHOICES: Final[dict[str, tuple[str, ...]]] = {
 """Settings with a fixed set of values."""
 
 _INSTANCE_ID = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
-"""Kafka's own client refuses others too (JoinGroupRequest.validateGroupInstanceId)."""
+"""A valid group instance id, as in Kafka's own client (JoinGroupRequest.validateGroupInstanceId)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +45,9 @@ class ClientConfig(SecurityConfig):
     `send_buffer_bytes` and `receive_buffer_bytes` of -1, the default here, leave the socket's buffers to the operating
     system, which sizes them better than Kafka's fixed 128 and 64 KB.
 
-    `broker_version_fallback` is librdkafka's setting: "0.8" or "0.9", the version to assume of a broker that closes the
-    connection on an ApiVersions request. Kafka has answered that since 0.10; without the setting such
-    a closed connection is a failure like any other.
+    `broker_version_fallback` is librdkafka's setting: "0.8" or "0.9", the version to assume for a broker that closes
+    the connection on an ApiVersions request. Brokers have answered it since 0.10; without the setting such a closed
+    connection is a failure like any other.
     """
 
     bootstrap_servers: tuple[str, ...] = ("localhost:9092",)
@@ -86,7 +86,7 @@ class ClientConfig(SecurityConfig):
 
     @classmethod
     def of(cls: type[C], settings: Mapping[str, Any] | None = None, /, **more: Any) -> C:
-        """Settings from a mapping, keywords, or both (keywords win); dots in names are underscores.
+        """Settings from a mapping, keywords, or both (keywords win); dots in names count as underscores.
 
         Raises:
             ConfigError: a name is unknown or a value is invalid. For an unknown name the message says what a
@@ -109,7 +109,7 @@ class ClientConfig(SecurityConfig):
         return self.metadata_recovery_strategy == "rebootstrap"
 
     def narrowed(self, kind: type[C]) -> C:
-        """The settings that a simpler client has too; for a `ClientConfig`, how to reach brokers."""
+        """The settings that a simpler client has too; for `ClientConfig`, those that say how to reach brokers."""
         return kind(**{setting.name: getattr(self, setting.name) for setting in fields(kind)})
 
 
@@ -120,7 +120,7 @@ class ConsumerConfig(ClientConfig):
     `partition_assignment_strategy` holds names (range, roundrobin, sticky, cooperative-sticky) or `Assignor` objects,
     in order of preference.
 
-    `enable_auto_offset_store` is librdkafka's setting: without it only offsets given to `store_offsets` are committed,
+    `enable_auto_offset_store` is librdkafka's setting: without it, only offsets given to `store_offsets` are committed,
     by auto commit, by `commit` without offsets, at a rebalance and at the end.
     """
 
@@ -174,7 +174,7 @@ class ConsumerConfig(ClientConfig):
 class ProducerConfig(ClientConfig):
     """The additional settings of a producer.
 
-    `enable_idempotence` None, the default, means: yes, unless `acks`, `retries` or
+    `enable_idempotence` of None, the default, means yes, unless `acks`, `retries` or
     `max_in_flight_requests_per_connection` were given values that rule it out. `acks` is "all", 1 or 0.
     `delivery_timeout_ms` bounds the time from `send` to the answer, retries included. The records of a batch
     expire together, this long after its first record, including those that came later, as in Kafka.
@@ -206,7 +206,7 @@ class ProducerConfig(ClientConfig):
 
     def _check(self) -> None:
         if self.compression_gzip_level == 0:
-            raise ConfigError("compression_gzip_level is 0; it must be -1, the codec's own, or 1 to 9")
+            raise ConfigError("compression_gzip_level is 0; it must be 1 to 9, or -1 for the codec's default")
         self._check_delivery_timeout()
         if self.transactional_id == "":
             raise ConfigError("transactional_id is empty: name the producer, or leave it out")
@@ -322,7 +322,7 @@ _NO_HOST = re.compile(r"[/\s\x00-\x1f\x7f]")
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Host and port of `host:port` or `[IPv6 address]:port`, also with a Kafka protocol in front (`SASL_SSL://`).
+    """Host and port of `host:port` or `[IPv6 address]:port`, optionally with a Kafka protocol in front (`SASL_SSL://`).
 
     Raises:
         ConfigError: it is neither.
@@ -343,7 +343,7 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def addresses(name: str, value: Any) -> tuple[str, ...]:
-    """A setting that lists addresses, which may be text with commas.
+    """A setting that lists addresses; text is split at commas.
 
     Raises:
         ConfigError: it is neither text nor a list, or an entry is not an address.
@@ -373,7 +373,7 @@ def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
         return
     meant = other_names.value(name, value, allowed)
     if meant is not None:
-        raise ConfigError(f"{name} is {value!r}: here it is {meant}")
+        raise ConfigError(f"{name} is {value!r}: here it is called {meant}")
     raise ConfigError(f"{name} is {value!r}; it must be one of {', '.join(allowed)}")
 
 
@@ -401,7 +401,7 @@ def _as_secret(name: str, value: Any) -> Secret | None:
 
 
 def _coerce(name: str, value: Any, setting: Field[Any]) -> Any:
-    """Text as the type of the setting; other values are only checked."""
+    """Text converted to the type of the setting; other values are only checked."""
     kinds = str(setting.type)
     if kinds.startswith("Secret"):
         return _as_secret(name, value)

@@ -95,7 +95,7 @@ class DeliveryFuture(Future[RecordMetadata]):
         return super().result(0)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Why the record is not written, None if it is; waits like `result`."""
+        """Why the record was not written, None if it was; waits like `result`."""
         self._wait(timeout)
         return super().exception(0)
 

@@ -3,13 +3,13 @@
 A round is one transaction: the results that the handler sent for what `poll` returned, and the group's offsets. Both
 are committed or aborted together, so a consumer with `read_committed` sees the results of each record once.
 
-`_Round` guards against two sequences, since a consumer without a listener takes part in rebalances between polls too.
+`_Round` guards against two sequences, because a consumer without a listener also rebalances between polls.
 
 1. `poll` returns records of a partition; the group gives it to another member; only then is the generation read.
    It is newer than the records, so the coordinator would accept their offsets, and the new owner reads them again. So,
-   when the generation is taken, each partition must have been assigned ever since its records were returned: one that
+   when the generation is read, each partition must have been assigned ever since its records were returned: one that
    has come back has the position that its other owner committed. Its position must be after the records, too. A later
-   rebalance is noticed by the coordinator, as the generation is older.
+   rebalance is noticed by the coordinator, because the generation is then older than the group's.
 2. After an abort positions go back to the first record of the round. If a partition was given away and came back
    meanwhile, it has the position that its other owner committed, and keeps it (`Handout.is_kept`).
 
@@ -47,7 +47,7 @@ _RETRIED = frozenset(
         ErrorCode.UNKNOWN_PRODUCER_ID,
     }
 )
-"""Errors of a transaction after which the next one may succeed, besides those that are retriable."""
+"""Errors of a transaction after which the next one may succeed, in addition to retriable ones."""
 
 
 def exactly_once(
@@ -80,8 +80,8 @@ def exactly_once(
     Raises:
         ConfigError: the settings do not allow it.
         IllegalStateError: the consumer has partitions of `assign`, not a subscription.
-        MusterError: with `fatal`, another producer has taken the `transactional_id`, for example: start again with new
-            clients. Other errors are those that reading the records again would not resolve.
+        MusterError: with `fatal`, for example because another producer has taken the `transactional_id`, start again
+            with new clients. Other errors are those that reading the records again would not resolve.
         BaseException: what the handler raised, or an interrupt. The round is aborted, and the next call reads its
             records again, unless an interrupt came so late that the round is committed. If that could not be
             determined in time, a note says so; then continue with a new consumer.
@@ -151,7 +151,7 @@ async def async_exactly_once(
 
 
 class _Round:
-    """What one poll returned, as far as it belongs to this member. Of the consumer's event loop."""
+    """The part of one poll's result that belongs to this member. Used only in the consumer's event loop."""
 
     def __init__(self, consumer: AsyncConsumer, batch: Batch, arrow: bool) -> None:
         self.group = consumer.group_metadata()

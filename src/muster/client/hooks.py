@@ -6,7 +6,7 @@
 
     Producer(bootstrap_servers="localhost:9092", hooks=[Count()])
 
-Each hook is called in the order given. If one raises, the error is logged, and the other hooks and the record continue:
+Hooks are called in the order given. If one raises, the error is logged, and the other hooks and the record continue:
 a hook must not break the client that it observes. Hooks must not block.
 """
 
@@ -45,9 +45,10 @@ class ProducerHooks:
     def on_acknowledgement(
         self, record: Outbound, metadata: RecordMetadata | None, error: BaseException | None
     ) -> None:
-        """The record was written, or was not: called once for each `on_send`, with either of the two, before the
-        caller's `on_delivery`. A blocking producer calls it in its background thread, or, if `send` itself fails, in
-        the caller's. A `send` that is interrupted may have no outcome."""
+        """The record was written, or was not: called once for each `on_send`, with either `metadata` or `error`, before
+        the caller's `on_delivery`. A blocking producer calls it in its background thread, or, if `send` itself fails,
+        in the caller's. A `send` that is interrupted may have no outcome.
+        """
 
 
 class ConsumerHooks:

@@ -96,7 +96,7 @@ def _of(measures: Measures, name: str) -> RequestStats | None:
 def of_consumer(
     core: ConsumerCore, driver: Driver, consumed: RecordCounts, lags: dict[TopicPartition, int], now: int
 ) -> Metrics:
-    """A consumer's numbers; `lags` are those of its partitions, where they are known."""
+    """A consumer's numbers; `lags` are those of its partitions, if known."""
     into = _Collected(core.config.client_id, now)
     into.add_connections(CONSUMER, driver)
     if core.polled_at is not None:

@@ -74,7 +74,7 @@ EQUIVALENT: Final = {
     "ssl_check_hostname": "ssl_endpoint_identification_algorithm, empty to leave names unchecked",
     "ssl_ciphers": "ssl_cipher_suites",
     "max_batch_size": "batch_size",
-    "rebalance_timeout_ms": "max_poll_interval_ms, which is the rebalance's timeout too",
+    "rebalance_timeout_ms": "max_poll_interval_ms, which is also the rebalance timeout",
     "bootstrap_timeout_ms": "default_api_timeout_ms",
     # old Java clients
     "timeout_ms": "request_timeout_ms",
@@ -113,11 +113,11 @@ OTHERWISE: Final = {
     "debug": "set the level of Python's logger muster, or of one of its child loggers, see docs/reference/logging.md",
     "stats_cb": "call metrics()",
     "statistics_interval_ms": "call metrics() as often as you like",
-    "consumer_timeout_ms": "iteration does not end by itself: poll(timeout_ms) returns without records",
+    "consumer_timeout_ms": "iteration does not end on its own; poll(timeout_ms) returns in any case",
     "enable_partition_eof": "compare position() with end_offsets(), or call current_lag()",
     "schema_registry_url": "pass a serializer or deserializer that asks the registry, see docs/reference/migrating.md",
     "zookeeper_connect": "consumers that ZooKeeper coordinates are muster.zookeeper.WatcherConsumer",
-    "block_on_buffer_full": "send waits for room for max_block_ms, 0 not to wait",
+    "block_on_buffer_full": "send waits for room for max_block_ms; with 0 it does not wait",
     # not configurable
     "api_version": "versions are negotiated with each broker",
     "api_version_request": "versions are negotiated with each broker",
@@ -135,11 +135,11 @@ OTHERWISE: Final = {
     "receive_message_max_bytes": "fetch_max_bytes limits a fetch; a response may have up to 512 MiB",
     "message_copy_max_bytes": "records are copied once, into their batch",
     "topic_metadata_refresh_fast_cnt": "librdkafka no longer uses it",
-    "topic_metadata_refresh_sparse": "only topics in use are asked for",
+    "topic_metadata_refresh_sparse": "metadata is requested only for topics in use",
     "topic_blacklist": "exclude topics with the pattern passed to subscribe",
     "socket_blocking_max_ms": "librdkafka no longer uses it",
     "enable_random_seed": "Python seeds its random numbers itself",
-    "enable_incremental_fetch_sessions": "fetch sessions (KIP-227) are used where the broker has them",
+    "enable_incremental_fetch_sessions": "fetch sessions (KIP-227) are used if the broker has them",
     "enable_gapless_guarantee": "it is experimental in librdkafka; check each future",
     "queue_buffering_backpressure_threshold": "batches are sent as soon as they are due",
     "queuing_strategy": "records are sent in the order in which they arrived",
@@ -148,7 +148,7 @@ OTHERWISE: Final = {
     "offset_store_path": "offsets are committed to the broker",
     "offset_store_sync_interval_ms": "offsets are committed to the broker",
     "internal_termination_signal": "there are no threads for a signal to end",
-    "internal_throw_on_fetch_stable_offset_unsupported": "it is Kafka Streams' own",
+    "internal_throw_on_fetch_stable_offset_unsupported": "it belongs to Kafka Streams",
     "enabled_events": "there are futures, callbacks and exceptions instead of events",
     "opaque": "a Python callback keeps what it needs itself",
     "loop": "the running event loop is used",
@@ -167,14 +167,14 @@ OTHERWISE: Final = {
     "share_acknowledgement_mode": "there are no share groups",
     "share_acquire_mode": "there are no share groups",
     "compression_lz4_level": "lz4 is used with its default level",
-    "config_providers": "Python reads files and variables itself",
+    "config_providers": "read files and environment variables in Python",
     "security_providers": "it names Java classes",
     "interceptors": "it names C functions",
     "interceptor_classes": "it names Java classes",
     "plugin_library_paths": "it names C libraries",
     "proxy_url": "connections go straight to brokers",
     "socks5_proxy": "connections go straight to brokers",
-    "ssl_context": "TLS is set by the settings ssl_…, see docs/reference/security.md",
+    "ssl_context": "TLS is configured with the settings ssl_…, see docs/reference/security.md",
     "ssl_crlfile": "revocation lists are not checked",
     "ssl_crl_location": "revocation lists are not checked",
 }
@@ -213,7 +213,7 @@ VALUES: Final = {
 
 
 def value(name: str, given: str, allowed: Iterable[str]) -> str | None:
-    """The value here for another client's value of a setting, in any case; None if there is none."""
+    """The value here for another client's value of a setting, ignoring case; None if there is none."""
     lower = given.lower()
     return lower if lower in allowed else VALUES.get(name, {}).get(lower)
 
@@ -227,7 +227,8 @@ def answer(name: str, known: Iterable[str]) -> str | None:
     found = EQUIVALENT.get(name)
     if found is not None:
         setting = re.split(r"\W", found, maxsplit=1)[0]
-        return f"here it is {found}" if setting in known else f"it would be {found}, which this client does not have"
+        here = setting in known
+        return f"here it is called {found}" if here else f"it would be {found}, which this client does not have"
     if name in OTHERWISE:
         return OTHERWISE[name]
     return next((why for pattern, why in FAMILIES.items() if re.fullmatch(pattern, name)), None)

@@ -125,8 +125,8 @@ def check(path: str, found: Mapping[str, str], known: Iterable[str]) -> None:
     most similar known name.
 
     Raises:
-        ConfigError: a setting would change how the client authenticates in a way that is not supported here; or
-            it is not a file of client settings: without its settings the client would reach another cluster.
+        ConfigError: a setting would change how the client authenticates in a way that is not supported here; or the
+        file has no client settings: without them the client would reach another cluster.
     """
     names = set(known)
     if found and not any(_is_kafkas(key, names) for key in found):

@@ -1,9 +1,9 @@
 """Serializers and deserializers: the user's functions between objects and the bytes of a record.
 
 Each is a function of the data alone, of `(topic, data)` or of `(topic, data, headers)`, depending on how many arguments
-it needs; or an object with a method `serialize` or `deserialize` of the same kinds. Headers are a list of pairs, and a
-serializer may add to it: a schema registry puts its ids there or in front of the data. A deserializer is not called
-for None, as in Kafka's client; a serializer is.
+it needs; or an object whose method `serialize` or `deserialize` takes the same arguments. Headers are a list of pairs,
+and a serializer may add to it: a schema registry puts its ids there or in front of the data. A deserializer is not
+called for None, as in Kafka's client; a serializer is.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def serde_function(what: str, method: str, given: object) -> SerdeFunction | Non
     """The value of a setting such as `value_deserializer`, as a function of topic, data and headers.
 
     Raises:
-        TypeError: it cannot be called with these.
+        TypeError: it cannot be called with these arguments.
     """
     if given is None:
         return None
@@ -79,7 +79,7 @@ def _adapted(what: str, function: Callable[..., Any]) -> SerdeFunction:
 
 
 def _needed(function: Callable[..., Any]) -> list[str] | None:
-    """The names of a function's required arguments; None where Python does not know (some built-ins)."""
+    """The names of a function's required arguments; None if Python does not know them (some built-ins)."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):

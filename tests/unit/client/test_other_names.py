@@ -60,7 +60,9 @@ def test_what_is_named_is_a_setting(config: type[ClientConfig], name: str, found
     sentence = refused(config, name)
     assert sentence is not None, "it is a setting here now: take it from the table"
     assert sentence == f"{name} is not a setting of this client: " + (
-        f"here it is {found}" if setting in KNOWN[config] else f"it would be {found}, which this client does not have"
+        f"here it is called {found}"
+        if setting in KNOWN[config]
+        else f"it would be {found}, which this client does not have"
     )
 
 
@@ -87,8 +89,8 @@ def test_settings_that_an_answer_speaks_of_exist() -> None:
             {"enable.partition.eof": True},
             "enable.partition.eof is not a setting of this client: compare position()",
         ),
-        (Consumer, {"queued.max.messages.kbytes": 1}, "here it is max_partition_fetch_bytes, in bytes"),
-        (Producer, {"message.timeout.ms": 1}, "here it is delivery_timeout_ms"),
+        (Consumer, {"queued.max.messages.kbytes": 1}, "here it is called max_partition_fetch_bytes, in bytes"),
+        (Producer, {"message.timeout.ms": 1}, "here it is called delivery_timeout_ms"),
         (Producer, {"group.id": "g"}, "group.id is not a setting of this client: it is one of consumers"),
         (Consumer, {"linger_ms": 1}, "linger_ms is not a setting of this client: it is one of producers"),
         (Consumer, {"retries": 1}, "it is one of producers and admin clients"),

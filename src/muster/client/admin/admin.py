@@ -22,7 +22,7 @@ V = TypeVar("V")
 def _blocking(
     method: Callable[Concatenate[AsyncAdmin, P], Coroutine[Any, Any, V]],
 ) -> Callable[Concatenate[Admin, P], V]:
-    """The method of `AsyncAdmin`, run in the background thread. Overloads are kept."""
+    """A method of `AsyncAdmin`, run in the background thread. Its overloads are kept."""
 
     @wraps(method)
     def call(self: Admin, /, *args: P.args, **more: P.kwargs) -> V:

@@ -1,9 +1,9 @@
 """`AsyncAdmin`: topics, groups, offsets, transactions and settings of a cluster, for asyncio.
 
-A call about several items (topics, groups, partitions) raises `AdminError` if any of them failed: the error of the
-first, with the outcomes of all. With `raise_errors=False` it returns the outcome of each: a value, or the KafkaError
-that the broker answered for it. An error of the whole call is always raised. After a retriable error (a coordinator is
-loading, a leader has moved) the call is repeated for `default_api_timeout_ms`; then the error is the item's outcome.
+A call for several items (topics, groups, partitions) raises `AdminError` if any of them failed, with the first error
+and all outcomes. With `raise_errors=False` it returns the outcome of each: a value, or the KafkaError that the broker
+returned for it. An error of the whole call is always raised. After a retriable error (a coordinator is loading, a
+leader has moved) the call is repeated for up to `default_api_timeout_ms`; then the error is the item's outcome.
 """
 
 from __future__ import annotations

@@ -76,8 +76,7 @@ class BrokerCalls:
         build: Callable[[int], Request[R]],
         newest_version: int | None = None,
     ) -> R:
-        """Send one request, once. Raises KafkaConnectionError or UnsupportedVersionError if the broker gave no
-        answer."""
+        """Send one request, once. Raises KafkaConnectionError or UnsupportedVersionError if there is no response."""
         await self.start()
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
 
@@ -93,15 +92,15 @@ class BrokerCalls:
         return await future
 
     async def ask(self, node_id: int, request: Request[R]) -> R:
-        """`send` of a request that looks the same in every version."""
+        """`send` for a request that is the same in every version."""
         return await self.send(node_id, type(request), lambda _: request)
 
     def node(self, node_id: int) -> Node:
-        """A broker, without its address if that is not known."""
+        """A broker; its address is empty if it is not known."""
         return self._metadata.brokers.get(node_id) or Node(node_id, "", -1)
 
     async def describe(self, names: list[str] | None) -> MetadataResponse:
-        """Metadata of topics; None means all. It creates no topic."""
+        """Metadata of topics; None means all. No topic is created."""
         build = partial(metadata_request, names, False)
         answer = await self.retried(lambda: self.send(LEAST_LOADED, MetadataRequest, build))
         for broker in answer.brokers:
@@ -109,7 +108,7 @@ class BrokerCalls:
         return answer
 
     async def controller(self) -> int:
-        """The node that creates and deletes topics: the controller, or any broker if the cluster does not name it."""
+        """The node that creates and deletes topics: the controller, or any broker if the controller is not known."""
         await self.start()
         await self._loop.wait_for(lambda: self._metadata.version > 0, self._config.request_timeout_ms)
         known = self._metadata.controller_id
@@ -135,7 +134,7 @@ class BrokerCalls:
         return nodes
 
     async def _coordinator(self, key: str, kind: CoordinatorType) -> Coordinator:
-        """The same for one of them, for brokers before Kafka 3.0."""
+        """The coordinator of one group or transactional id, for brokers before Kafka 3.0."""
         answer = await self.ask(LEAST_LOADED, FindCoordinatorRequest(key=key, key_type=kind))
         return Coordinator(key, answer.node_id, answer.host, answer.port, answer.error_code, answer.error_message)
 
@@ -148,7 +147,7 @@ class BrokerCalls:
         retry: frozenset[ErrorCode],
         kind: CoordinatorType = CoordinatorType.GROUP,
     ) -> dict[str, V | KafkaError]:
-        """Ask the coordinator of each group or transactional id, with one request for all of a coordinator."""
+        """Ask the coordinator of each group or transactional id, with one request per coordinator."""
         return await self.of_nodes(keys, lambda pending: self.coordinators(pending, kind), ask, retry)
 
     async def of_nodes(
@@ -158,7 +157,7 @@ class BrokerCalls:
         ask: Callable[[Node, list[I]], Awaitable[Mapping[I, V | KafkaError]]],
         retry: frozenset[ErrorCode],
     ) -> dict[I, V | KafkaError]:
-        """Ask the broker of each item, with one request for all items of a broker, all brokers at the same time.
+        """Ask the broker of each item, with one request per broker, to all brokers at the same time.
 
         If some have not answered when the time is up, the outcome of their items is a KafkaTimeoutError that names the
         broker. If none has, it is raised."""
@@ -194,10 +193,10 @@ class BrokerCalls:
     async def of_brokers(
         self, ask: Callable[[int], Awaitable[V]], retry: frozenset[ErrorCode]
     ) -> dict[int, V | KafkaError]:
-        """Ask all brokers of the cluster at the same time. The outcome of one that has not answered when the time is up
-        is a KafkaTimeoutError that names it; if none has answered, it is raised.
+        """Ask all brokers of the cluster at the same time. The outcome of a broker that has not answered when the time
+        is up is a KafkaTimeoutError that names it; if none has answered, it is raised.
 
-        When a broker has left the cluster or joined it meanwhile, coordinators have moved: all are asked again."""
+        If a broker has left or joined the cluster meanwhile, coordinators may have moved: all are asked again."""
         nodes: dict[int, Node] = {}
         found: dict[int, V | KafkaError] = {}
         away: dict[Node, str] = {}
@@ -247,7 +246,7 @@ class BrokerCalls:
         retry: frozenset[ErrorCode],
         found: dict[I, V] | None = None,
     ) -> dict[I, V]:
-        """Ask for items until none of them is refused with an error of `retry`, or the time is up. An attempt may put
+        """Ask for items until none of them is refused with an error in `retry`, or the time is up. An attempt may put
         outcomes into `found` as they arrive, so that they are not lost if the time is up before it returns."""
         order = list(dict.fromkeys(items))
         if found is None:
@@ -272,7 +271,7 @@ class BrokerCalls:
         return {item: found[item] for item in order}
 
     async def retried(self, attempt: Callable[[], Awaitable[V]], retry: frozenset[ErrorCode] = frozenset()) -> V:
-        """Repeat an attempt while it fails without a connection or with an error of `retry`."""
+        """Repeat an attempt while it fails for lack of a connection or with an error in `retry`."""
         limit = self._config.default_api_timeout_ms
         deadline = self._driver.now() + limit
         waits = Backoff(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms, random.getrandbits(31))
@@ -305,7 +304,7 @@ class BrokerCalls:
 
 
 async def _each(nodes: Iterable[Node], ask: Callable[[Node], Awaitable[None]], away: dict[Node, str]) -> None:
-    """Ask each of these brokers, at the same time; `away` learns why one cannot be reached.
+    """Ask all of these brokers at the same time; `away` gets the reason for each that cannot be reached.
 
     Raises:
         KafkaConnectionError: at least one could not be reached. All others have answered.

@@ -45,7 +45,7 @@ class ClusterPart(AdminPart):
         return ClusterDescription(answer.cluster_id, answer.controller_id, sorted(nodes))
 
     async def reach_brokers(self) -> dict[int, KafkaError | None]:
-        """Send a request to every broker of the cluster: for each None, or why it did not answer."""
+        """Send a request to every broker of the cluster. Returns for each broker None, or why it did not answer."""
         brokers = sorted(broker.node_id for broker in (await self._calls.describe([])).brokers)
 
         async def one(broker: int) -> KafkaError | None:
@@ -77,7 +77,7 @@ class ClusterPart(AdminPart):
     async def describe_configs(
         self, resources: Iterable[ConfigResource], *, include_documentation: bool = False, raise_errors: bool = True
     ) -> dict[ConfigResource, Any]:
-        """The settings of topics, brokers and groups. The settings of a broker come from that broker."""
+        """The settings of topics, brokers and groups. A broker's settings are requested from that broker."""
 
         async def attempt(
             pending: list[ConfigResource],
@@ -104,9 +104,10 @@ class ClusterPart(AdminPart):
     async def alter_configs(
         self, changes: Mapping[ConfigResource, Changes], *, validate_only: bool = False, raise_errors: bool = True
     ) -> dict[ConfigResource, KafkaError | None]:
-        """Change single settings of topics, brokers and groups, and leave the others as they are (KIP-339). A mapping
-        has a setting's new value, or None for its default; `ConfigChange` can also append to a list. Changes of a
-        broker are sent to it; an empty name means the defaults of all brokers. `validate_only` only checks."""
+        """Change individual settings of topics, brokers and groups, and leave the others as they are (KIP-339). A
+        mapping has a setting's new value, or None for its default; `ConfigChange` can also append to a list. A broker's
+        changes are sent to that broker; an empty name means the defaults of all brokers. `validate_only` only checks.
+        """
         wanted = {resource: admin_configs.config_changes(resource, given) for resource, given in changes.items()}
 
         async def attempt(pending: list[ConfigResource]) -> dict[ConfigResource, KafkaError | None]:
@@ -130,7 +131,7 @@ class ClusterPart(AdminPart):
         (KIP-1142).
 
         Raises:
-            KafkaError: the broker refused it.
+            KafkaError: the broker refused the request.
             UnsupportedVersionError: the broker is older than Kafka 4.1.
         """
         wanted = list(types)

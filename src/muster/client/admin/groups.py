@@ -45,7 +45,7 @@ class GroupsPart(AdminPart):
     async def list_consumer_groups_by_broker(
         self, *, states: Iterable[str] = (), types: Iterable[str] = ()
     ) -> dict[int, list[GroupListing] | KafkaError]:
-        """`list_consumer_groups`, for each broker, or why it did not list its groups.
+        """`list_consumer_groups` by broker, or why a broker did not list its groups.
 
         Raises:
             KafkaTimeoutError: no broker answered.
@@ -73,8 +73,9 @@ class GroupsPart(AdminPart):
     ) -> dict[str, GroupDescription | KafkaError]: ...
 
     async def describe_consumer_groups(self, group_ids: Iterable[str], *, raise_errors: bool = True) -> dict[str, Any]:
-        """State and members of groups (O1), of the classic protocol or KIP-848. The error of a group that does not
-        exist, or is of another kind, is GROUP_ID_NOT_FOUND."""
+        """State and members of groups (O1), of the classic protocol or KIP-848. The error for a group that does not
+        exist, or is of another kind, is GROUP_ID_NOT_FOUND.
+        """
 
         async def ask(node: Node, group_ids: list[str]) -> dict[str, GroupDescription | KafkaError]:
             answer = await self._calls.ask(node.node_id, DescribeGroupsRequest(group_ids))
@@ -87,7 +88,7 @@ class GroupsPart(AdminPart):
     async def _describe_other_groups(
         self, node: Node, group_ids: list[str]
     ) -> dict[str, GroupDescription | KafkaError]:
-        """Groups of KIP-848, which need another request."""
+        """Groups of the KIP-848 protocol, which need a different request."""
         from muster.protocol.group_messages import ConsumerGroupDescribeRequest  # such groups are rare
 
         try:
@@ -100,7 +101,7 @@ class GroupsPart(AdminPart):
     async def delete_consumer_groups(
         self, group_ids: Iterable[str], *, raise_errors: bool = True
     ) -> dict[str, KafkaError | None]:
-        """Delete groups and their offsets. The error of a group with members is NON_EMPTY_GROUP."""
+        """Delete groups and their offsets. The error for a group with members is NON_EMPTY_GROUP."""
 
         async def ask(node: Node, group_ids: list[str]) -> dict[str, KafkaError | None]:
             answer = await self._calls.ask(node.node_id, DeleteGroupsRequest(group_ids))
@@ -161,8 +162,9 @@ class GroupsPart(AdminPart):
     async def list_offsets_of_consumer_groups(
         self, group_ids: Iterable[str], *, raise_errors: bool = True
     ) -> dict[str, Any]:
-        """All committed offsets of several groups, or why those of a group cannot be read: one request for each hundred
-        groups of a coordinator (KIP-709; one for each group before Kafka 3.0)."""
+        """All committed offsets of several groups, or why a group's offsets cannot be read: one request per hundred
+        groups of a coordinator (KIP-709; one per group before Kafka 3.0).
+        """
 
         async def ask(
             node: Node, group_ids: list[str]
@@ -199,7 +201,7 @@ class GroupsPart(AdminPart):
     async def alter_consumer_group_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], *, raise_errors: bool = True
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Set the committed offsets of a group that has no members. If it has members, the error of each partition is
+        """Set the committed offsets of a group that has no members. If it has members, the error for each partition is
         UNKNOWN_MEMBER_ID.
 
         Raises:
@@ -227,7 +229,7 @@ class GroupsPart(AdminPart):
     async def delete_consumer_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition], *, raise_errors: bool = True
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Delete committed offsets of a group. The error of a topic to which a member subscribes is
+        """Delete committed offsets of a group. The error for a topic to which a member subscribes is
         GROUP_SUBSCRIBED_TO_TOPIC. A group whose subscriptions the coordinator does not know must be empty; otherwise
         the error is NON_EMPTY_GROUP."""
 
@@ -251,7 +253,7 @@ class GroupsPart(AdminPart):
         raise_errors: bool = True,
     ) -> dict[GroupMember, KafkaError | None]:
         """Remove members from a group of the classic protocol, all of them if none are named; the coordinator logs the
-        reason (KIP-800). A running member rejoins. The error of an unknown member is UNKNOWN_MEMBER_ID.
+        reason (KIP-800). A running member rejoins. The error for an unknown member is UNKNOWN_MEMBER_ID.
 
         Raises:
             KafkaError: no members are named, and the group cannot be described.

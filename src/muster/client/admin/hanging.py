@@ -1,4 +1,4 @@
-"""Finding transactions that hang, with the requests and in the order of `kafka-transactions.sh find-hanging`."""
+"""Finds hanging transactions, with the same requests in the same order as `kafka-transactions.sh find-hanging`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from muster.errors import KafkaError
 from muster.model import TopicPartition
 
 _AT_ONCE = 500
-"""Partitions in one request."""
+"""Partitions per request."""
 
 
 class HangingSearch(NamedTuple):
@@ -24,12 +24,12 @@ class HangingSearch(NamedTuple):
 def find_hanging(
     admin: Admin, partitions: Sequence[TopicPartition], longer_than_ms: int, now_ms: int, *, broker: int | None = None
 ) -> HangingSearch:
-    """The transactions that hang in these partitions and whose last batch is older than `longer_than_ms`, which must be
-    more than the longest `transaction.timeout.ms`: until then a transaction may end on its own. `broker` asks a replica
-    there instead of the leaders.
+    """The hanging transactions in these partitions whose last batch is older than `longer_than_ms`, which must be
+    more than the longest `transaction.timeout.ms`: until then a transaction may end on its own. With `broker`, its
+    replicas are asked instead of the leaders.
 
     Raises:
-        KafkaError: a coordinator does not report its transactions: any open transaction may be one of them.
+        KafkaError: a coordinator did not report its transactions, and any open transaction may be one of them.
     """
     candidates: list[HangingTransaction] = []
     errors: dict[TopicPartition, KafkaError] = {}

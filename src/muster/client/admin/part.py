@@ -17,7 +17,7 @@ V = TypeVar("V")
 
 
 def checked(outcomes: dict[K, V], raise_errors: bool) -> dict[K, V]:
-    """The outcomes of a call; with `raise_errors` all of them are successes.
+    """The outcomes of a call; with `raise_errors`, all of them are successes.
 
     Raises:
         AdminError: an item failed, and `raise_errors` is set.
@@ -47,7 +47,7 @@ class AdminPart:
         ask: Callable[[int, list[TopicPartition]], Awaitable[dict[TopicPartition, V | KafkaError]]],
         retry: frozenset[ErrorCode],
     ) -> dict[TopicPartition, V | KafkaError]:
-        """Ask each partition's leader, with one request for all partitions of a leader."""
+        """Ask each partition's leader, with one request per leader."""
 
         async def locate(pending: list[TopicPartition]) -> dict[TopicPartition, Node | KafkaError]:
             topics = list(offset_requests.by_topic(sorted(pending)))

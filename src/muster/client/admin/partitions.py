@@ -50,8 +50,9 @@ class PartitionsPart(AdminPart):
         isolation_level: str = "read_uncommitted",
         raise_errors: bool = True,
     ) -> dict[TopicPartition, Any]:
-        """The first offset at or after each timestamp (milliseconds; -1 latest, -2 earliest); None if no record is as
-        recent."""
+        """The first offset at or after each timestamp (milliseconds; -1 latest, -2 earliest); None if there is no such
+        record.
+        """
         wanted = check_timestamps(timestamps)
         isolation = READ_COMMITTED if isolation_level == "read_committed" else READ_UNCOMMITTED
 
@@ -81,9 +82,10 @@ class PartitionsPart(AdminPart):
     async def delete_records(
         self, offsets: Mapping[TopicPartition, int], *, raise_errors: bool = True
     ) -> dict[TopicPartition, Any]:
-        """Delete the records before these offsets, -1 for all that can be read. Returns where each partition begins
-        now. The error of an offset beyond the end is OFFSET_OUT_OF_RANGE, that of a compacted topic
-        POLICY_VIOLATION."""
+        """Delete the records before these offsets; -1 means the high watermark. Returns each partition's new log start
+        offset. The error for an offset beyond the high watermark is OFFSET_OUT_OF_RANGE, for a compacted topic
+        POLICY_VIOLATION.
+        """
         wanted = admin_partitions.check_deletion_offsets(offsets)
 
         async def ask(leader: int, led: list[TopicPartition]) -> dict[TopicPartition, int | KafkaError]:
@@ -106,8 +108,9 @@ class PartitionsPart(AdminPart):
     async def describe_producers(
         self, partitions: Iterable[TopicPartition], *, broker: int | None = None, raise_errors: bool = True
     ) -> dict[TopicPartition, Any]:
-        """The idempotent and transactional producers that the leader of each partition knows (KIP-664), or a replica on
-        this broker."""
+        """The idempotent and transactional producers known to the leader of each partition (KIP-664), or to its replica
+        on this broker.
+        """
 
         async def ask(
             node: int, hosted: list[TopicPartition]
@@ -128,8 +131,8 @@ class PartitionsPart(AdminPart):
         *,
         raise_errors: bool = True,
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Elect leaders (KIP-460), of all partitions that need it if none are named. The error of a partition that has
-        the right leader already is ELECTION_NOT_NEEDED.
+        """Elect leaders (KIP-460), by default for all partitions that need it. The error for a partition that already
+        has the right leader is ELECTION_NOT_NEEDED.
 
         Raises:
             KafkaError: the controller refused the whole request.
@@ -158,8 +161,8 @@ class PartitionsPart(AdminPart):
         raise_errors: bool = True,
     ) -> dict[TopicPartition, KafkaError | None]:
         """Move partitions to these brokers, of which the first is the preferred leader (KIP-455); None cancels a
-        reassignment in progress. The call returns when the moves have begun. With `allow_replication_factor_change` off
-        a partition must keep its number of replicas; brokers before Kafka 4.1 do not support that.
+        reassignment in progress. The call returns when the moves have begun. With `allow_replication_factor_change`
+        off, a partition must keep its number of replicas; brokers before Kafka 4.1 do not support that.
 
         Raises:
             KafkaError: the controller refused the whole request.

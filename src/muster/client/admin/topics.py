@@ -88,7 +88,7 @@ class TopicsPart(AdminPart):
     ) -> dict[str, TopicDescription | KafkaError]: ...
 
     async def describe_topics(self, names: Iterable[str], *, raise_errors: bool = True) -> dict[str, Any]:
-        """Partitions, leaders and replicas of topics. The error of a topic that does not exist is
+        """Partitions, leaders and replicas of topics. The error for a topic that does not exist is
         UNKNOWN_TOPIC_OR_PARTITION."""
         wanted = list(dict.fromkeys(names))
         answer = await self._calls.describe(wanted) if wanted else MetadataResponse()

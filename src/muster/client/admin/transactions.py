@@ -35,8 +35,8 @@ class TransactionsPart(AdminPart):
         pattern: str | None = None,
     ) -> list[TransactionListing]:
         """The transactional ids of all brokers, sorted: those in the given states (Ongoing, PrepareCommit,
-        CompleteAbort, …), with these producer ids, whose transaction began more than `duration_ms` ago, and that match
-        the pattern as a whole (a regular expression of RE2). A filter that is not set matches all.
+        CompleteAbort, …), with these producer ids, whose transaction began more than `duration_ms` ago, and whose whole
+        name matches the pattern (an RE2 regular expression). A filter that is not set matches all.
 
         Raises:
             KafkaError: a broker refused to list its ids, or did not answer; INVALID_REGULAR_EXPRESSION for the pattern.
@@ -55,7 +55,7 @@ class TransactionsPart(AdminPart):
         duration_ms: int = -1,
         pattern: str | None = None,
     ) -> dict[int, list[TransactionListing] | KafkaError]:
-        """`list_transactions`, for each broker, or why it did not list its ids.
+        """`list_transactions` by broker, or why a broker did not list its ids.
 
         Raises:
             KafkaTimeoutError: no broker answered.
@@ -86,7 +86,7 @@ class TransactionsPart(AdminPart):
     async def describe_transactions(
         self, transactional_ids: Iterable[str], *, raise_errors: bool = True
     ) -> dict[str, Any]:
-        """The state of transactional ids. The error of one that does not exist is TRANSACTIONAL_ID_NOT_FOUND."""
+        """The state of transactional ids. The error for one that does not exist is TRANSACTIONAL_ID_NOT_FOUND."""
 
         async def ask(node: Node, ids: list[str]) -> dict[str, TransactionDescription | KafkaError]:
             answer = await self._calls.ask(node.node_id, DescribeTransactionsRequest(ids))
@@ -97,10 +97,10 @@ class TransactionsPart(AdminPart):
     async def abort_transaction(
         self, spec: AbortTransactionSpec, *, raise_errors: bool = True
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Write an abort marker into a partition, for a transaction that its coordinator no longer knows: one
-        that hangs. For others use `fence_producers`: here the coordinator learns nothing of it. The error of an epoch
-        below that of the producer is INVALID_PRODUCER_EPOCH, of one below the last coordinator's
-        TRANSACTION_COORDINATOR_FENCED."""
+        """Write an abort marker to a partition for a hanging transaction, which its coordinator no longer knows. For
+        others use `fence_producers`: the coordinator does not learn of this marker. The error for an epoch below the
+        producer's is INVALID_PRODUCER_EPOCH, for one below the last coordinator's TRANSACTION_COORDINATOR_FENCED.
+        """
         wanted = rules.check_spec(spec)
 
         async def ask(leader: int, _led: list[TopicPartition]) -> dict[TopicPartition, KafkaError | None]:

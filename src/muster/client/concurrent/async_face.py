@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class AsyncConcurrentConsumer(forks.NotPicklable):
-    """A member of a group that handles many records at a time, each by a call of an async function.
+    """A member of a group that handles many records at a time, each with a call of an async function.
 
         async def handle(record):
             ...
@@ -29,7 +29,7 @@ class AsyncConcurrentConsumer(forks.NotPicklable):
         ).run()
 
     `ConcurrentConsumer` describes the arguments. The difference: a handler that takes too long at a rebalance or at the
-    end is cancelled, as asyncio cancels tasks. Deserializers are called in the event loop and must not wait.
+    end is cancelled, as asyncio cancels tasks. Deserializers are called in the event loop and must not block.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class AsyncConcurrentConsumer(forks.NotPicklable):
     async def run(self) -> None:
         """Handle records until `stop`, Ctrl-C or SIGTERM; then wait for running handlers, commit, and leave the group.
 
-        Cancelling it cancels the handlers too; the records they have finished are committed.
+        Cancelling it cancels the handlers too; the records they had finished are committed.
 
         Raises:
             HandlerFailedError: a record failed for good, and no dead letter topic is set.
@@ -82,7 +82,7 @@ class AsyncConcurrentConsumer(forks.NotPicklable):
         await self._engine.run()
 
     def stop(self, *, drain: bool = True) -> None:
-        """End `run`; without `drain` running handlers are cancelled. May be called from any thread and from
+        """End `run`; without `drain`, running handlers are cancelled. May be called from any thread and from
         handlers."""
         self._engine.stop_soon(drain=drain)
 

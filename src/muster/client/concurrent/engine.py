@@ -1,7 +1,7 @@
-"""The loop of both faces: polls the consumer, starts handlers, commits finished records.
+"""The loop of both concurrent consumers: polls, starts handlers, commits finished records.
 
 All rules are in `core/concurrent`. Everything here runs in one event loop, except handlers in threads and
-processes. Only a rebalance and the end wait for handlers, and both only up to a limit.
+processes. Only a rebalance and the end of the run wait for handlers, both up to a limit.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class ConcurrentEngine(RebalanceListener):
         self._stopping = False
         self._abandoning = False
         self._interrupted = False
-        """Whether reading ended with an exception, which may have come at any point."""
+        """Whether reading ended with an exception, which may have been raised at any point."""
         self._error: BaseException | None = None
         self._cause: BaseException | None = None
 
@@ -352,7 +352,7 @@ class ConcurrentEngine(RebalanceListener):
     # --- rebalances, and the end -------------------------------------------------------------------------------------
 
     async def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
-        """Read from the commit's metadata what the previous owner has finished."""
+        """Read from the commit's metadata what the previous owner had finished."""
         found: dict[TopicPartition, OffsetAndMetadata | None] = {}
         if partitions:
             try:
@@ -368,7 +368,7 @@ class ConcurrentEngine(RebalanceListener):
         self._pump()
 
     async def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
-        """The partitions belong to others: what is finished here no longer counts."""
+        """Other members own the partitions now: what is finished here no longer counts."""
         self.core.give_up(partitions)
         self._workers.cancel(self._jobs_of(partitions))
 
@@ -384,7 +384,7 @@ class ConcurrentEngine(RebalanceListener):
         self.core.give_up(partitions)
 
     async def _until_ended(self, partitions: list[TopicPartition], seconds: float, *, abandon: bool) -> None:
-        """Wait for the jobs of some partitions; with `abandon` not if the run must end immediately."""
+        """Wait for the jobs of some partitions; with `abandon`, only until the run must end immediately."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self.core.is_waited_for(partitions) and not (abandon and self._abandoning):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ConcurrentConsumer(forks.NotPicklable):
-    """A member of a group that handles many records at a time, each by a call of a function.
+    """A member of a group that handles many records at a time, each with a call of a function.
 
         def handle(record):
             ...
@@ -44,14 +44,15 @@ class ConcurrentConsumer(forks.NotPicklable):
         topics, pattern: what to read.
         order: `"key"` (records with one key in order, those without a key in any), `"partition"`, `"unordered"`, or a
             function of a record: records of a partition with the same result are handled in order.
-        concurrency: how many records at a time; 100 threads, or as many processes as there are processors.
+        concurrency: how many records at a time; by default 100 threads, or one process per processor.
         workers: `"threads"`, or `"processes"` for CPU-bound work; then the handler must be a module-level function.
         retry: how many times and after what delay a failed record is retried. Later records of its key wait, the
             others do not.
-        dead_letter_topic: where records go that failed for good. Without it the first of them ends the run.
+        dead_letter_topic: where records that failed for good are written. Without it the first of them ends the run.
         commit_interval_ms: how often finished records are committed: a crash repeats those finished since.
         drain_timeout_ms: how long a rebalance, and the end, wait for running handlers.
-        max_buffered: how many records wait in memory, at most twice that; by default 1,000, or ten for each handler.
+        max_buffered: how many records wait in memory (at most twice as many); by default 1,000, or ten per handler if
+            that is more.
         handle_signals: let Ctrl-C and SIGTERM end the run, unless the program has its own handlers for them.
     """
 
@@ -122,7 +123,7 @@ class ConcurrentConsumer(forks.NotPicklable):
             raise IllegalStateError("an event loop is running in this thread: use AsyncConcurrentConsumer there")
 
     def stop(self, *, drain: bool = True) -> None:
-        """End `run`; without `drain` running handlers are abandoned. May be called from any thread and from
+        """End `run`; without `drain`, running handlers are abandoned. May be called from any thread and from
         handlers."""
         self._engine.stop_soon(drain=drain)
 

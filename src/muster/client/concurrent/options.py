@@ -1,4 +1,4 @@
-"""The options of both faces: the consumer's settings, and the additional ones."""
+"""The options of both concurrent consumers: the consumer's settings, and additional ones."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class UserOptions:
         if self.drain_timeout_ms >= config.max_poll_interval_ms:
             raise ConfigError(
                 f"drain_timeout_ms ({self.drain_timeout_ms}) must be below max_poll_interval_ms "
-                f"({config.max_poll_interval_ms}): a rebalance waits no longer for a member"
+                f"({config.max_poll_interval_ms}): a rebalance waits no longer than that for a member"
             )
         return EngineOptions(
             topics=topics,

@@ -25,7 +25,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class ProcessCall:
-    """Handles records in its own process, one at a time: so a process that dies shows which record killed it.
+    """Handles records in its own process, one at a time, so that a process that dies shows which record killed it.
 
     The process is restarted when it has died. It is spawned, not forked: the parent has threads and connections.
     Deserializers are sent once, when it starts, so that they may cache what they have loaded.
@@ -38,7 +38,7 @@ class ProcessCall:
         self._lock = threading.Lock()
         self._record: ConsumerRecord | None = None
         self._unwanted: ConsumerRecord | None = None
-        """The last record whose handling had to end."""
+        """The last record whose handling was to be ended."""
 
     def __call__(self, record: ConsumerRecord) -> HandlerFailure | None:
         with self._lock:
@@ -116,7 +116,7 @@ def _blocked_signals() -> Iterator[None]:
 # --- in the process --------------------------------------------------------------------------------------------------
 
 _deserializers = Deserializers(None, None)
-"""Those of this process."""
+"""This worker process's deserializers."""
 
 
 def _handle(handler: Handler, record: ConsumerRecord) -> HandlerFailure | None:

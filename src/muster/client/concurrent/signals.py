@@ -62,8 +62,9 @@ def _dispatch(number: signal.Signals) -> None:
 
 
 def _is_default(handler: Any) -> bool:
-    """Whether it is Python's own, that of `asyncio.run`, which cancels the main task at Ctrl-C, or that of a Spark
-    session, which raises KeyboardInterrupt wherever the program is."""
+    """Whether the handler is Python's own, `asyncio.run`'s (it cancels the main task at Ctrl-C) or a Spark session's
+    (it raises KeyboardInterrupt wherever the program is).
+    """
     handler = getattr(handler, "func", handler)
     name, module = getattr(handler, "__qualname__", ""), getattr(handler, "__module__", None) or ""
     by_spark = module.startswith("pyspark.") and name == "SparkContext._do_init.<locals>.signal_handler"

@@ -40,7 +40,9 @@ _CLOSE_S = 5.0
 
 
 def with_deserializers(handler: Handler, deserializers: Deserializers) -> Handler:
-    """The handler, called with the deserialized record. Waiting records are bytes: deserializers are called last."""
+    """The handler, called with the deserialized record. Waiting records are still bytes: they are deserialized right
+    before the handler is called.
+    """
     if not deserializers:
         return handler
 
@@ -180,7 +182,7 @@ class ThreadWorkers:
         call = self._make_call()
         while (job := self._jobs.get()) is not None:
             outcome: Outcome
-            self._running[job] = call  # set before looking; `cancel` looks before setting, so one of them notices
+            self._running[job] = call  # before the check; `cancel` checks `_running` last, so that one of them notices
             try:
                 outcome = asyncio.CancelledError() if job in self._unwanted else call(job.record)
             except BaseException as error:
@@ -195,7 +197,7 @@ class ThreadWorkers:
         call.close()
 
     def _collect(self) -> None:
-        self._collect_scheduled = False  # reset before looking: what is appended from now on is reported again
+        self._collect_scheduled = False  # before the loop: whatever is appended from now on is reported again
         while self._ended:
             job, outcome = self._ended.popleft()
             self._under_way -= 1

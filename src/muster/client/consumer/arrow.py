@@ -30,7 +30,7 @@ class ArrowReader:
         """The positions of the partitions before the last `collect`."""
 
     def collect(self) -> Tables:
-        """All waiting records; the positions move past them. Records before a damaged batch are included."""
+        """All fetched records; the positions move past them. Records before a damaged batch are included."""
         tables: Tables = {}
         self.starts = {}
         for partition, fetched in self._fetcher.collect_raw().items():

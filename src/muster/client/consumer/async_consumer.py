@@ -103,7 +103,7 @@ class AsyncConsumer(ConsumerQueries):
         self._closed = False
         self._ended = asyncio.Event()
         self._closed_by_loop = False
-        """Whether the loop thread calls `_close_abruptly` when it ends, so that an interrupt need not."""
+        """Whether the loop thread calls `_close_abruptly` when it ends, so that an interrupted call need not."""
         self._forks = forks.count
 
     # --- life --------------------------------------------------------------------------------------------------------
@@ -124,15 +124,15 @@ class AsyncConsumer(ConsumerQueries):
         """Commit if auto commit is on, call the listener, leave the group, close the connections.
 
         Calling `close` means that all records handed out are handled: they are committed. Records that iteration has
-        not reached are not. If the task that got the last records is still running, failed or was cancelled, these
-        are not committed either, nor if an exception leaves `async with`.
+        not reached are not. The last records are not committed either if the task that got them is still running,
+        failed or was cancelled, or if an exception leaves `async with`.
 
-        A static member (`group_instance_id`) does not leave: its place is kept for `session_timeout_ms`.
+        A static member (`group_instance_id`) does not leave: it keeps its membership for `session_timeout_ms`.
         """
         await self._close(check_timeout(timeout_ms), handled=has_ended_well(self._reading_task))
 
     async def _close(self, timeout_ms: int, *, handled: bool) -> bool:
-        """Close. Returns whether the consumer is closed now; it is not if a callback of its close calls this."""
+        """Close. Returns whether the consumer is closed now; it is not if a callback called by `close` calls this."""
         if self._started and self._forks != forks.count:
             return True  # the connections belong to the parent process
         if self._closing:
@@ -163,8 +163,9 @@ class AsyncConsumer(ConsumerQueries):
             self._ended.set()
 
     async def _close_abruptly(self) -> None:
-        """End a consumer that was dropped, or whose close was interrupted: nothing is committed and no listener called;
-        it briefly tries to leave the group."""
+        """End a consumer that was dropped, or whose close was interrupted: nothing is committed and no listener is
+        called; it briefly tries to leave the group.
+        """
         if self._ended.is_set():
             return
         why = "the consumer's close was interrupted" if self._closing else "the consumer was dropped"
@@ -307,7 +308,7 @@ class AsyncConsumer(ConsumerQueries):
         and headers, with the types that Spark's Kafka source gives them. Other columns are not copied. The fetch
         settings bound the size; `max_poll_records` has no effect. Everything else is as with `poll`.
 
-        Needs `pip install 'muster-kafka[arrow]'`. With numba installed it decodes several times as fast. numba is
+        Needs `pip install 'muster-kafka[arrow]'`. With numba installed, it decodes several times as fast. numba is
         loaded after the first 50,000 records, and the consumer waits for that; `muster.arrow.warm()` loads it
         beforehand.
 
@@ -380,7 +381,7 @@ class AsyncConsumer(ConsumerQueries):
         return check_number("max_records", max_records, 1, MAX_INT)
 
     async def _take(self, limit: int) -> bool:
-        """Take records from the core if none are left. Returns whether there are records to hand out."""
+        """Take records from the core if all are handed out. Returns whether there are records to hand out."""
         if not self._handout.has_records:
             records = self._core.collect(limit)
             self._consumed.add(records, self._driver.now())
@@ -519,8 +520,8 @@ class AsyncConsumer(ConsumerQueries):
         self._commit(chosen, lambda error, _now: self._pump.commit_ended(callback, chosen, error), None)
 
     def store_offsets(self, offsets: OffsetsToCommit | ConsumerRecord) -> None:
-        """Store offsets for the next commit, or the offset after a handled record: with
-        `enable_auto_offset_store` off nothing else is committed.
+        """Store offsets for the next commit, or the offset after a handled record: with `enable_auto_offset_store` off,
+        nothing else is committed.
 
         Raises:
             IllegalStateError: a partition is not, or no longer, assigned, or `enable_auto_offset_store` is on.
@@ -537,7 +538,7 @@ class AsyncConsumer(ConsumerQueries):
         """The positions after the records that the caller has handled, as a commit would write them; for offsets stored
         elsewhere.
 
-        With `handed_out` all records handed out count as handled. Partitions whose position is not known yet are left
+        With `handed_out`, all records handed out count as handled. Partitions whose position is not known yet are left
         out.
         """
         if handed_out:

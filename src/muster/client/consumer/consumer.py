@@ -2,7 +2,7 @@
 
 It runs an `AsyncConsumer` in a loop thread. Each call is passed to that thread, and the caller waits for it.
 Heartbeats, fetches and joins continue in the loop thread while the caller does other things. The user's callbacks run
-in the caller's thread, inside the call, as in Kafka's own client. Records are passed over in batches.
+in the caller's thread, inside the call, as in Kafka's own client. Records are handed over in batches.
 """
 
 from __future__ import annotations
@@ -106,8 +106,9 @@ class Consumer(BlockingReader):
     commit_async = in_loop(AsyncConsumer.commit_async)
 
     def store_offsets(self, offsets: OffsetsToCommit | ConsumerRecord) -> None:
-        """Store offsets for the next commit, or the offset after a handled record: with
-        `enable_auto_offset_store` off nothing else is committed."""
+        """Store offsets for the next commit, or the offset after a handled record: with `enable_auto_offset_store` off,
+        nothing else is committed.
+        """
         self._consumer.store_offsets(offsets)  # called for each record: not in the loop's thread
 
     handled = in_loop(AsyncConsumer.handled)

@@ -1,13 +1,14 @@
 """Hands out deserialized records.
 
-Theory. Records stay as fetched until they are handed out, so that those taken back, or whose deserializer failed, are
-deserialized again. Iteration deserializes one record before its mark moves (`handout.py`): if that fails, the same
+Theory. Records stay as fetched until they are handed out, so a record that is taken back, or whose deserializer failed,
+is deserialized again. Iteration deserializes one record before its mark moves (`handout.py`): if that fails, the same
 record is the next one again.
 
 A poll deserializes everything that it is about to return, in the caller's thread (`PollDecoding`). A partition stops
-before a record that fails, and its position returns there; the other partitions continue. This poll raises the error if
+before a record that fails, and its position returns there; the other partitions continue. The poll raises the error if
 it has nothing else to return; otherwise the next one does, as in Kafka's client. Then the partition is fetched again in
-its turn: it does not keep the others waiting, and nothing after the record is handed out before the record or a `seek`.
+its turn: it does not keep the others waiting, and nothing after the record is handed out until the record is, or until
+a `seek`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class PollDecoding:
             done: list[ConsumerRecord] = []
             try:
                 for record in records:
-                    done.append(self._read(record))  # noqa: PERF401 (those before a failure count)
+                    done.append(self._read(record))  # noqa: PERF401 (keeps those before a failure)
             except RecordDeserializationError as error:
                 self.failures.append(error)
             if done:

@@ -15,8 +15,9 @@ Handing out moves `index` and nothing else, in one step. So an interrupt finds t
 records that never reached the caller are taken back by moving `index` to `handled` again. Tables are handed out as a
 whole; only their first position is kept, to which the partition returns.
 
-A run is void once its partition was given up, even if the partition has come back since (`PartitionState.assigned`), or
-once the user has called `seek`. It stays valid if the broker has since lost its offsets.
+A run is void once its partition has been given up, even if the partition has come back since
+(`PartitionState.assigned`), or once the user has called `seek`. It stays valid if the broker has since lost its
+offsets.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Handout:
         self._current: _Run | None = None
         """The run from which iteration hands out the next record."""
         self._tables: dict[TopicPartition, tuple[PartitionState, OffsetAndMetadata]] = {}
-        """Where the tables begin that were handed out but are not handled yet."""
+        """Where the tables that were handed out but not yet handled begin."""
         self._last: dict[TopicPartition, PartitionState] = {}
         """The partitions of what was handed out last."""
         self._ended = False
@@ -212,7 +213,7 @@ class Handout:
         return sum(run.size - run.index for run in self._valid() if run.partition == partition)
 
     def unhandled(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The offset to commit, for partitions where it is not the core's position."""
+        """The offsets to commit that differ from the core's positions."""
         tables = {partition: start for partition, (state, start) in self._tables.items() if state.assigned}
         positions = self._positions(handled=True) | tables
         consumed = self._subscription.all_consumed()

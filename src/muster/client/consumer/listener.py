@@ -8,12 +8,13 @@ from muster.model import TopicPartition
 
 
 class RebalanceListener:
-    """Its methods are called when partitions are assigned or given up. Derive a class and override what you need.
+    """A rebalance listener: its methods are called when partitions are assigned or given up. Derive a class and
+    override what you need.
 
     The methods are called from within `poll`, `unsubscribe` and `close` of the consumer, in the caller's thread or
     task; those of an `AsyncConsumer`'s listener may be coroutines. They may call the consumer: a revoked partition is
-    still this consumer's while `on_partitions_revoked` runs, so its offsets can be committed there. The group
-    waits for it, at most for `max_poll_interval_ms`.
+    still this consumer's while `on_partitions_revoked` runs, so its offsets can be committed there. The group waits for
+    the method, at most for `max_poll_interval_ms`.
 
     An exception is raised from the current call; the rebalance continues regardless.
     """

@@ -68,7 +68,7 @@ class ConsumerQueries(forks.NotPicklable):
     async def offsets_for_times(
         self, timestamps: Mapping[TopicPartition, int], timeout_ms: int | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first offsets at or after timestamps (milliseconds since the epoch); None where there is none."""
+        """The first offsets at or after timestamps (milliseconds since the epoch); None if there is none."""
         if any(timestamp < 0 for timestamp in timestamps.values()):
             raise IllegalStateError(
                 "a timestamp must be at least 0; use beginning_offsets and end_offsets for the ends"
@@ -90,7 +90,7 @@ class ConsumerQueries(forks.NotPicklable):
         return query.results
 
     async def partitions_for(self, topic: str, timeout_ms: int | None = None) -> list[PartitionInfo]:
-        """The partitions of a topic, and where they are; asks the cluster each time."""
+        """The partitions of a topic with their leaders and replicas; asks the cluster each time."""
         await self.start()
         found = await _describe(self._driver, self._config, [topic], self._pump.until(timeout_ms))
         return found.get(topic, [])
@@ -102,7 +102,7 @@ class ConsumerQueries(forks.NotPicklable):
 
 
 def _partition_infos(reply: MetadataResponse) -> dict[str, list[PartitionInfo]]:
-    """The topics of a response without errors for them."""
+    """The topics of a response, except those with an error."""
     nodes = {broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in reply.brokers}
     return {
         topic.name: [
@@ -123,7 +123,7 @@ def _partition_infos(reply: MetadataResponse) -> dict[str, list[PartitionInfo]]:
 async def _describe(
     driver: Driver, config: ConsumerConfig, topics: list[str] | None, until: int
 ) -> dict[str, list[PartitionInfo]]:
-    """The partitions of topics, of all for None; retried until `until` while that may help.
+    """The partitions of topics, or of all topics for None; retried until `until` while that may help.
 
     Raises:
         KafkaError: the topic does not exist, or this client is not authorized to see it.
@@ -149,7 +149,7 @@ async def _describe(
 async def _ask(
     driver: Driver, config: ConsumerConfig, topics: list[str] | None, until: int
 ) -> MetadataResponse | Failure | None:
-    """One request; None without an answer in time."""
+    """One request; None if there is no answer in time."""
     outcome: asyncio.Future[MetadataResponse | Failure] = asyncio.get_running_loop().create_future()
 
     def on_reply(reply: MetadataResponse | Failure, now: int) -> None:

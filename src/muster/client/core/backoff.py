@@ -6,7 +6,7 @@ from muster.client.core.seeded_random import SeededRandom
 
 
 class Backoff:
-    """Waits that double from `initial_ms` to `max_ms`, each off by up to a fifth either way.
+    """Waits that double from `initial_ms` to `max_ms`, each varied at random by up to a fifth.
 
     Equal seeds give equal waits. A face that talks to a real cluster passes a random seed, so that clients spread out.
     """

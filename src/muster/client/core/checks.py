@@ -17,7 +17,7 @@ from muster.model import OffsetAndMetadata, TopicPartition
 MAX_OFFSET = 2**63 - 1
 MAX_INT = 2**31 - 1
 MAX_REASON_LENGTH = 255
-"""The longest reason for which a member joins or leaves (KIP-800)."""
+"""The maximum length of the reason for joining or leaving (KIP-800)."""
 _MIN_TIMESTAMP = -6
 """Timestamps below 0 have meanings of their own, such as `LATEST_TIMESTAMP`."""
 MAX_TEXT_BYTES = 2**15 - 1
@@ -42,7 +42,7 @@ def check_text(what: str, text: Any) -> str:
 
 
 def check_topic(topic: Any) -> str:
-    """A topic's name: text that is not empty. Which names are allowed is the broker's decision."""
+    """A topic's name: text that is not empty. The broker decides which names are allowed."""
     if not check_text("a topic", topic):
         raise IllegalArgumentError("a topic has an empty name")
     return str(topic)
@@ -80,7 +80,8 @@ def check_number(what: str, number: Any, least: int, most: int) -> int:
 def check_timeout(timeout_ms: Any) -> int:
     """How long a call may take.
 
-    A float is refused even if it is whole: other clients take seconds, and a loop with `poll(1.0)` would not rest.
+    A float is refused even if it is whole: other clients take seconds, and a loop with `poll(1.0)` would be a busy
+    loop.
 
     Raises:
         IllegalArgumentError: it is not a whole number, or negative, which Kafka's client refuses too.

@@ -10,7 +10,7 @@ fetches. The face runs the callbacks of completed commits, which are the user's 
 back for more: only then are they auto-committed, and partitions given up. The Spark face calls `enter_poll` once and
 never leaves; its answers to the callbacks say when it is done with a partition.
 
-With `fetch=False` nothing is fetched and no position is looked up: the face reads the partitions itself, and commits
+With `fetch=False`, nothing is fetched and no position is looked up: the face reads the partitions itself, and commits
 explicit offsets, fenced by `ownership`.
 """
 
@@ -55,7 +55,7 @@ class ConsumerCore:
         self.polled_at: int | None = None
         self._reported_refusal: AuthenticationError | None = None
         self.unhandled: Callable[[], Offsets] = dict
-        """The offsets to commit for partitions of which the face holds records that the user has not handled."""
+        """The offsets to commit for partitions whose records the face holds and the user has not handled."""
         allow = config.allow_auto_create_topics
         self.metadata = ClusterMetadata(config, allow_auto_topic_creation=allow, seed=seed)
         self.subscription = SubscriptionState(config.auto_offset_reset)
@@ -228,8 +228,9 @@ class ConsumerCore:
         return min(known) if known else None
 
     def take_events(self, *, for_user: bool = True) -> list[Event]:
-        """What has happened since the last call, in order; without `for_user` only those that the face handles
-        itself."""
+        """What has happened since the last call, in order; without `for_user`, only those that the face handles
+        itself.
+        """
         return self.events.take(for_user=for_user)
 
     def callback_done(self, token: int, now: int) -> None:

@@ -1,4 +1,4 @@
-"""What the consumer's core reports to its face, in one stream: calls of the listener, errors that the user must see,
+"""What the consumer's core reports to its face, in one stream: listener calls, errors that the user must see,
 lines for the log, connections to close.
 
 Theory. All parts of a core append to one `EventStream`, and a face learns what has happened from there alone. Events
@@ -79,7 +79,7 @@ class EventStream(list[Event]):
         return any(isinstance(event, Fatal) for event in self)
 
     def take(self, *, for_user: bool = True) -> list[Event]:
-        """Take the events since the last call; without `for_user` only those that the face handles itself."""
+        """Take the events since the last call; without `for_user`, only those that the face handles itself."""
         taken = [event for event in self if for_user or isinstance(event, Note | Disconnect)]
         if taken:
             self[:] = [] if for_user else [event for event in self if not isinstance(event, Note | Disconnect)]

@@ -4,7 +4,7 @@ Theory. The owner says which topics it is interested in. The metadata is fetched
 stale (`request_update`), when a topic of interest has never been seen, and when the last answer is
 `metadata.max.age.ms` old. A producer (`on_demand`) first asks only for the topics that it needs and does not know, as
 Kafka's does. Only such a request may create topics: one for all topics of interest would bring back those that were
-deleted since the producer wrote to them. While one of those is not found, requests of both kinds take turns: a topic
+deleted since the producer wrote to them. While a needed topic is not found, requests of both kinds take turns: a topic
 that does not exist must not keep the new leaders of all others from being learned.
 
 Requests go to the least loaded broker, one at a time. They back off exponentially while they fail, or while their
@@ -12,8 +12,8 @@ answers hold retriable errors. A slow answer may be older than what is known alr
 one with the same or a newer epoch of the same topic id (KIP-320). Each update raises `version`.
 
 If no known broker has answered for `metadata.recovery.rebootstrap.trigger.ms`, or one says so, the client starts over
-from its bootstrap addresses (KIP-1102): `rebootstraps` goes up, and the driver gives up its connections. The epochs
-stay: they identify an answer that is older than what was known.
+from its bootstrap addresses (KIP-1102): `rebootstraps` goes up, and the driver gives up its connections. Leader epochs
+are kept: they identify an answer that is older than what was known.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class ClusterMetadata:
         self._in_flight = False
         self._requested_since_send = False
         self._all_wanted = False
-        """Whether `request_update` was called since all topics of interest were asked for."""
+        """Whether `request_update` was called since all topics of interest were last requested."""
         self._asked_for_needed = False
         """Whether the last request was only for the topics that are needed, and did not find all of them."""
         self._refreshed_at: int | None = None
@@ -192,7 +192,7 @@ class ClusterMetadata:
         return sorted(found.partitions) if found else []
 
     def partition_infos(self, topic: str) -> list[PartitionInfo]:
-        """The partitions of a topic and where they are, in order; empty while it is not known."""
+        """The partitions of a topic with their leaders and replicas, in order; empty while it is not known."""
         found = self.topics.get(topic)
         return [
             PartitionInfo(topic, number, self.brokers.get(part.leader_id), tuple(part.replicas), tuple(part.isr))
@@ -207,12 +207,12 @@ class ClusterMetadata:
         return found.leader_id
 
     def has_replica(self, partition: TopicPartition, node_id: int) -> bool:
-        """Whether a broker that is known has a replica of the partition."""
+        """Whether this broker is known and has a replica of the partition."""
         found = self._partition(partition)
         return found is not None and node_id in self.brokers and node_id in found.replicas
 
     def racks(self, topic: str) -> tuple[frozenset[str], ...]:
-        """For each partition of a topic the racks of its replicas; a broker that is down is in its last known rack.
+        """For each partition of a topic, the racks of its replicas; a broker that is down keeps its last known rack.
 
         Kafka's client does not know the rack of a broker that is down, so its groups rebalance each time one goes
         down."""
@@ -234,7 +234,7 @@ class ClusterMetadata:
         return found.topic_id if found else ZERO_UUID
 
     def topic_name(self, topic_id: bytes) -> str | None:
-        """The name that goes with a topic id."""
+        """The name of the topic with this id."""
         return self._names.get(topic_id)
 
     def topic_error(self, topic: str) -> ErrorCode:

@@ -114,7 +114,7 @@ class TopicIds:
         return ZERO_UUID not in self._names
 
     def id(self, topic: str) -> bytes:
-        """The id of a topic; sixteen zero bytes where it is not known."""
+        """The id of a topic; sixteen zero bytes if it is not known."""
         return self._of.get(topic, ZERO_UUID)
 
     def name(self, name: str, topic_id: bytes) -> str | None:
@@ -174,7 +174,7 @@ def fetch_request(
     *,
     require_stable: bool = False,
 ) -> OffsetFetchRequest:
-    """OffsetFetch of one group; `partitions` None asks for all.
+    """OffsetFetch of one group; `partitions` of None means all.
 
     With `require_stable`, a broker that supports it answers UNSTABLE_OFFSET_COMMIT for offsets of open transactions
     (KIP-447)."""

@@ -123,8 +123,8 @@ INIT_RETRIABLE = frozenset(
 retriable ends the producer."""
 
 LIMITS = {
-    ErrorCode.MESSAGE_TOO_LARGE: "the topic's max.message.bytes (without it the broker's message.max.bytes)",
-    ErrorCode.RECORD_LIST_TOO_LARGE: "the topic's segment.bytes (without it the broker's log.segment.bytes)",
+    ErrorCode.MESSAGE_TOO_LARGE: "the topic's max.message.bytes (if unset, the broker's message.max.bytes)",
+    ErrorCode.RECORD_LIST_TOO_LARGE: "the topic's segment.bytes (if unset, the broker's log.segment.bytes)",
 }
 """Which setting a batch exceeds: the response of Kafka's brokers has neither its name nor the size."""
 

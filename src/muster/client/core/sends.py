@@ -1,4 +1,4 @@
-"""What the client's cores ask the driver to do, which moves their bytes.
+"""What the client's cores ask of the driver, which moves their bytes.
 
 Theory: a core is a plain object. `poll(now)` returns `Send` values; the driver delivers each to its node, in order for
 each node, and calls `on_reply` exactly once, with the response or a `Failure`. The core never waits: it decides
@@ -44,7 +44,7 @@ class FailureKind(Enum):
     UNREACHABLE = "unreachable"
     """No connection could be made: the request was certainly not processed."""
     DISCONNECTED = "disconnected"
-    """The connection broke while the request was in flight: the broker may have processed it or not."""
+    """The connection broke while the request was in flight: the broker may or may not have processed it."""
     TIMEOUT = "timeout"
     """No response in time; the connection was closed because of it."""
     UNSUPPORTED_VERSION = "unsupported version"
@@ -62,7 +62,7 @@ _FINAL = frozenset({FailureKind.UNSUPPORTED_VERSION, FailureKind.UNENCODABLE, Fa
 
 @dataclass(slots=True)
 class Failure:
-    """A request without a response. `message` is a sentence for people."""
+    """A request without a response. `message` is a readable sentence."""
 
     kind: FailureKind
     message: str
@@ -115,7 +115,7 @@ def send(
     timeout_ms: int | None = None,
     newest_version: int | None = None,
 ) -> Send[R]:
-    """A `Send` of a request that looks the same in every version."""
+    """A `Send` for a request that is the same in every version."""
     return Send(node_id, type(request), lambda _version: request, on_reply, channel, timeout_ms, newest_version)
 
 

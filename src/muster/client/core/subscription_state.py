@@ -5,7 +5,7 @@ partitions manually (J7), without a group. An assigned partition goes through fo
 
                                      +-> AWAIT_VALIDATION --truncated, where is unknown----+
                           new leader |       | the log is as it was, or                     |
-                                     |       v truncated: back to where the logs part       v
+                                     |       v truncated: back to where the logs diverge    v
     INITIALIZING --committed offset--+-> FETCHING <-------reset looked up-------------- AWAIT_RESET
          |                                      |                                           ^
          +------------no offset committed-------+------offset out of range------------------+

@@ -101,7 +101,7 @@ def _loop_callback(callback: Callback) -> Callback:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """A connection as the driver sees it. Created before the socket is there, so that requests can wait in it."""
+    """A connection as the driver sees it. Created before the socket exists, so that requests can wait in it."""
 
     def __init__(
         self,
@@ -215,7 +215,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close(Failure(FailureKind.TIMEOUT, text))
             return None
         if any(waiting.deadline <= now for waiting in self._queue):
-            # Later requests are given up too: they must not overtake it, as a producer's batches are in order.
+            # Later requests are given up too: they must not overtake it, because a producer's batches are in order.
             queue, self._queue = self._queue, deque()
             for waiting in queue:
                 text = f"{waiting.send.request_type.__name__} could not be sent to {self.node} in time"

@@ -164,7 +164,7 @@ class Driver:
         return found
 
     def _start_over(self) -> None:
-        """The metadata has given up the brokers that it knew: so does the driver (KIP-1102)."""
+        """The metadata has given up the brokers that it knew; so does the driver (KIP-1102)."""
         self._rebootstraps = self._metadata.rebootstraps
         log.info("starting over from the bootstrap addresses: %s", ", ".join(self._config.bootstrap_servers))
         failure = Failure(FailureKind.DISCONNECTED, "starting over from the bootstrap addresses")
@@ -399,7 +399,7 @@ class Driver:
         self._timer = self._event_loop().call_later(max(1, when - self.now()) / 1000, self._expire)
 
     def _reroute(self, connection: Connection) -> None:
-        """Requests for any broker are waiting for a slow connection: move them, as another may be ready sooner."""
+        """Requests for any broker are waiting for a slow connection: move them, because another may be ready sooner."""
         for waiting in connection.withdraw():
             found = self._submit(waiting.send, waiting.deadline)
             if found is not None:

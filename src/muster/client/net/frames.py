@@ -22,8 +22,10 @@ _PIECE = 1 << 20
 
 
 def _is_free(memory: bytearray) -> bool:
-    """Whether no view of it is left. Python refuses to resize memory that has one; this does not move it.
-    Reference counts would show it too, but differ between interpreters, and compilers, that borrow references."""
+    """Whether no view of the memory is left. Python refuses to resize memory that has a view; `pop` and `append` do not
+    move it. Reference counts would show it too, but differ between interpreters and compilers, some of which borrow
+    references.
+    """
     try:
         last = memory.pop()
     except BufferError:

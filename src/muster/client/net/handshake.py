@@ -31,7 +31,7 @@ BEFORE_API_VERSIONS: Mapping[int, tuple[int, int]] = {
     ApiKey.OFFSET_FETCH: (1, 1),
     ApiKey.FIND_COORDINATOR: (0, 0),
 }
-"""The versions that brokers of Kafka 0.8.2 and 0.9 speak, of the requests that muster sends. Such brokers have no
+"""For the requests that muster sends, the versions that brokers of Kafka 0.8.2 and 0.9 speak. Such brokers have no
 ApiVersions, and close the connection of a client that sends it."""
 
 
@@ -71,7 +71,7 @@ class Handshake:
         self.ranges: dict[int, tuple[int, int]] = {}
         """The version range of each API of the broker, once known."""
         self.features_epoch = -1
-        """The age of `features`, as the cluster counts it; -1 while nothing is known (KIP-584)."""
+        """The cluster's epoch of `features`, which grows with each change; -1 while nothing is known (KIP-584)."""
         self.features: dict[str, int] = {}
         """The level of each of the cluster's finalized features."""
         self._newest = newest
@@ -96,7 +96,7 @@ class Handshake:
 
     @property
     def session_lifetime_ms(self) -> int:
-        """The session lifetime; 0: as long as the connection lasts."""
+        """The session lifetime; 0 means as long as the connection lasts."""
         return 0 if self._exchange is None else self._exchange.session_lifetime_ms
 
     @property

@@ -6,9 +6,9 @@ it also runs the user's callbacks, which the coroutine hands to it (`in_caller`)
 An exception that ends the wait early, such as Ctrl-C, may be raised between any two instructions of the caller's
 thread, even right after an item was taken from a queue or a function has returned. So nothing is kept in the caller's
 thread alone. The loop's thread writes the outcome of a call into its `LoopCall`. An item in the queue on which the
-caller waits only means "look again", so losing one loses nothing. A caller that is interrupted sets `abandoned`, has
-its coroutine cancelled, and leaves without waiting, so it cannot hang. The call may still have succeeded: a face that
-needs to know (`Consumer`, about records) checks that in the loop's thread before its next call.
+caller waits only means "look again", so losing one loses nothing. A caller that is interrupted sets `abandoned`,
+requests the cancellation of its coroutine, and leaves without waiting, so it cannot hang. The call may still have
+succeeded: a face that needs to know (`Consumer`, about records) checks that in the loop's thread before its next call.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class LoopThread:
         return self.perform(LoopCall(lambda: work), timeout_ms)
 
     def call(self, function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any, **named: Any) -> T:
-        """Like `run`, for the coroutine that a function makes; the function is called in the loop's thread."""
+        """Like `run`, for the coroutine that a function returns; the function is called in the loop's thread."""
         return self.perform(LoopCall(partial(function, *arguments, **named)))
 
     def perform(self, call: LoopCall[T], timeout_ms: float | None = None) -> T:
@@ -183,7 +183,7 @@ class LoopThread:
         return threading.current_thread() is self._thread
 
     def call_soon(self, function: Callable[..., object], *arguments: Any) -> None:
-        """LoopCall a function in the loop's thread, without waiting for it."""
+        """Call a function in the loop's thread, without waiting for it."""
         self._started().call_soon(function, *arguments)
 
     def call_if_serving(self, function: Callable[..., object], *arguments: Any) -> bool:
@@ -351,8 +351,8 @@ async def in_caller(function: Callable[..., Any], *arguments: Any) -> None:
 def _start(thread: threading.Thread) -> None:
     """Start a thread.
 
-    While Python waits for it to start, an interrupt may come between two steps of `Condition.wait`: what is raised
-    then is a RuntimeError about a lock.
+    While Python waits for it to start, an interrupt may come between two steps of `Condition.wait`, which then raises a
+    RuntimeError about a lock.
     """
     try:
         thread.start()

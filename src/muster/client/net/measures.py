@@ -31,13 +31,13 @@ class SampleWindow:
         self._now = count + 1, total + value, max(most, value)
 
     def average(self, now: int) -> float | None:
-        """Their average; None where there are none."""
+        """Their average; None if there are none."""
         self._turn(now)
         count = self._now[0] + self._before[0]
         return (self._now[1] + self._before[1]) / count if count else None
 
     def maximum(self, now: int) -> float | None:
-        """The largest; None where there are none."""
+        """The largest; None if there are none."""
         self._turn(now)
         return max(self._now[2], self._before[2]) if self._now[0] or self._before[0] else None
 

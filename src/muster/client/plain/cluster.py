@@ -2,8 +2,8 @@
 
 One `Cluster` is kept for each process and its settings (`connect`), so that tasks of a reused worker find its
 connections open. Every request is repeated, at another broker if necessary, until its time is up: a restart of a broker
-only makes a task wait. Of brokers that did not answer, the one that failed last is asked last: a broker that hangs
-takes a request's whole time.
+only makes a task wait. Of brokers that did not answer, the one that failed last is asked last: a broker that hangs uses
+up a request's whole time.
 """
 
 from __future__ import annotations
@@ -271,7 +271,7 @@ class Cluster:
     # --- offsets -----------------------------------------------------------------------------------------------------
 
     def list_offsets(self, times: Mapping[TopicPartition, int], isolation_level: int = 0) -> dict[TopicPartition, int]:
-        """Offsets at EARLIEST_TIMESTAMP, LATEST_TIMESTAMP or a time in milliseconds; -1 where no record is as recent.
+        """Offsets at EARLIEST_TIMESTAMP, LATEST_TIMESTAMP or a time in milliseconds; -1 if no record is as recent.
 
         Raises:
             KafkaError, KafkaConnectionError: they could not be looked up.

@@ -1,6 +1,6 @@
 """The executor's side: reads a fixed range of one partition, as Arrow record batches.
 
-It knows nothing of groups (rule 10 of `claims`): every task that reads the range reads the same records. The next
+It knows nothing about groups (rule 10 of `claims`): every task that reads the range reads the same records. The next
 fetch is under way while the current one is decoded. The topic is named by its id if that is known: a topic that was
 deleted and created again has other records at the same offsets. A leader that an answer names (KIP-951) is used
 immediately. After other transient errors (a broker that restarts) the reader waits and tries again; the wait is
@@ -90,7 +90,8 @@ LOG_BEGINS = "its log begins at"
 
 def data_loss(what: str, *, by_retention: bool = False) -> DataLossError:
     """The error for a loss; `what` is a sentence without its full stop. `by_retention`: a longer retention would have
-    prevented it; it would not where a log was truncated or its topic deleted."""
+    prevented it (not if the log was truncated or its topic deleted).
+    """
     longer = ", or lengthen the topic's retention so that records are kept until they are read" if by_retention else ""
     error = DataLossError(f"{what}. Set failOnDataLoss to false to continue without what is gone{longer}")
     error.what = what
@@ -136,7 +137,7 @@ class RangeReader:
         Raises:
             DataLossError: some are gone, and `fail_on_data_loss` is set.
             KafkaConnectionError: no progress for too long.
-            CorruptRecordError: a batch is damaged; with `fail_on_data_loss` off only if nothing says where it ends.
+            CorruptRecordError: a batch is damaged; with `fail_on_data_loss` off, only if nothing says where it ends.
             KafkaError, ProtocolError: the broker refuses, or its response is invalid.
         """
         self._retry.reset()
@@ -203,7 +204,7 @@ class RangeReader:
             if 0 <= data.high_watermark < self._end:
                 self._behind(data.high_watermark)
             else:
-                self._retry.pause(RetriableError(f"{self._partition} brings no records at offset {self._position}"))
+                self._retry.pause(RetriableError(f"{self._partition} returned no records at offset {self._position}"))
             return None
         return data
 
@@ -221,7 +222,7 @@ class RangeReader:
             records, decoded = self._before_damage(records, aborted, error)
         batches = decoded.batches
         if decoded.next_offset == start:
-            self._retry.pause(RetriableError(f"{self._partition} brings no whole batch at offset {start}"))
+            self._retry.pause(RetriableError(f"{self._partition} returned no complete batch at offset {start}"))
             return
         self._position = decoded.next_offset
         self._retry.reset()
@@ -238,7 +239,7 @@ class RangeReader:
 
     def _begin_decoding(self, records: Buffer, aborted: list[tuple[int, int]] | None) -> Fetched:
         decoded = self._decoder.decode(records, self._position, self._end, aborted, self._settings.check_crcs)
-        # Decoding is lazy, while the next request is on its way. But where damage is passed over, it must be known
+        # Decoding is lazy, while the next request is on its way. But if damage is skipped, it must be known
         # before anything is handed out.
         return decoded if self._settings.fail_on_data_loss else decoded._replace(batches=iter(list(decoded.batches)))
 

@@ -175,8 +175,9 @@ class AsyncProducer(forks.NotPicklable):
         await self._engine.send_offsets(offsets, group_metadata, timeout_ms)
 
     def transaction(self) -> AsyncTransactionBlock[AsyncProducer]:
-        """`async with producer.transaction():` begins a transaction, which the end of the block commits;
-        an exception that leaves the block aborts it. What the commit raises, the block raises."""
+        """`async with producer.transaction():` begins a transaction. The end of the block commits it, and raises what
+        the commit raises; an exception that leaves the block aborts it.
+        """
         return AsyncTransactionBlock(self, self._engine.transactions)
 
     async def _complete(self, start: Callable[[ProducerTransactions], TransactionCall], timeout_ms: int | None) -> None:
@@ -195,7 +196,7 @@ class AsyncProducer(forks.NotPicklable):
         return self._engine.measured(self._engine.core.buffered_bytes)
 
     async def close(self, timeout_ms: int | None = None) -> None:
-        """Flush, then close the connections; after `timeout_ms` unacknowledged records fail with ClosedError. An open
+        """Flush, then close the connections; after `timeout_ms`, unacknowledged records fail with ClosedError. An open
         transaction is aborted.
 
         A record that was not delivered is reported by its future and its callback; without a callback, and if the
@@ -269,4 +270,4 @@ class AsyncProducer(forks.NotPicklable):
         except TimeoutError:
             raise KafkaTimeoutError(f"buffer_memory stayed full for max_block_ms ({limit})") from None
         finally:
-            core.room_wanted = False  # another waiting caller finds no room in its turn, and asks again
+            core.room_wanted = False  # another waiting caller finds no room either, and sets it again

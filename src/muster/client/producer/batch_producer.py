@@ -1,7 +1,7 @@
-"""`BatchProducer`: writes encoded batches, for a caller that has very many records together.
+"""`BatchProducer`: writes encoded batches, for a caller that has many records at once.
 
-It is a face of the same core as `Producer`: sequences, retries and the choice of a partition are the same. It does
-not report single records: the next call raises the first failure, which ends the producer.
+It is a face of the same core as `Producer`: sequences, retries and the choice of a partition are the same. It does not
+report individual records: the next call raises the first failure, which ends the producer.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class BatchProducer(forks.NotPicklable):
         return self._engine.failure is None and not self._thread.closed and not self._thread.forked
 
     def partition_count(self, topic: str) -> int:
-        """How many partitions a topic has, waiting for it for `max_block_ms`.
+        """How many partitions a topic has; waits at most `max_block_ms` for the topic.
 
         Raises:
             KafkaTimeoutError: no broker knew the topic in time.
@@ -129,7 +129,7 @@ class BatchProducer(forks.NotPicklable):
         self._call(self._engine.put, batches)
 
     def flush(self) -> None:
-        """Wait until everything is written. Raises as `put`."""
+        """Wait until everything is written. Raises as `put` does."""
         self._call(self._engine.flush)
 
     def init_transactions(self, *, timeout_ms: int | None = None) -> None:

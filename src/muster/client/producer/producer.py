@@ -1,7 +1,7 @@
 """`Producer`: the blocking producer.
 
 Its core runs in a background thread; records get there through an `Outbox`. It is not an `AsyncProducer` on a loop
-thread, as `Consumer` is an `AsyncConsumer`: `send` is called for each record, so records must be passed over in bulk.
+thread, as `Consumer` is an `AsyncConsumer`: `send` is called for each record, so records must be handed over in bulk.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class Producer(forks.NotPicklable):
         """Commit a group's offsets as part of the transaction, for records that were read and processed in it.
 
         `offsets` are those of the next records to read; `group_metadata` is the consumer's own (`group_metadata()`),
-        taken after the poll that returned the records: a member that the group has moved on from is refused (KIP-447).
+        taken after the poll that returned the records: offsets of an earlier generation are refused (KIP-447).
 
         Raises:
             KafkaTimeoutError: not done in time. The producer keeps retrying; abort to give up.
@@ -200,14 +200,15 @@ class Producer(forks.NotPicklable):
         self._outbox.send_offsets(offsets, group_metadata, timeout_ms)
 
     def transaction(self) -> TransactionBlock[Producer]:
-        """`with producer.transaction():` begins a transaction, which the end of the block commits; an exception that
-        leaves the block aborts it. What the commit raises, the block raises."""
+        """`with producer.transaction():` begins a transaction. The end of the block commits it, and raises what the
+        commit raises; an exception that leaves the block aborts it.
+        """
         return TransactionBlock(self, self._engine.transactions)
 
     # --- the rest ----------------------------------------------------------------------------------------------------
 
     def partitions_for(self, topic: str) -> list[PartitionInfo]:
-        """The partitions of a topic, and where they are; waits for it for `max_block_ms`.
+        """The partitions of a topic with their leaders and replicas; waits at most `max_block_ms` for the topic.
 
         Raises:
             KafkaTimeoutError: no broker knew the topic in time.
@@ -219,7 +220,7 @@ class Producer(forks.NotPicklable):
         return self._engine.measured(self._outbox.buffered_bytes)
 
     def close(self, timeout_ms: int | None = None) -> None:
-        """Flush, then close the connections; after `timeout_ms` unacknowledged records fail with ClosedError. An open
+        """Flush, then close the connections; after `timeout_ms`, unacknowledged records fail with ClosedError. An open
         transaction is aborted.
 
         An interrupt ends the wait immediately. A record that was not delivered is reported by its future and its

@@ -1,4 +1,4 @@
-"""What both producers are built on: a core, its driver, and reporting the outcome of each record.
+"""The base of both producers: a core, its driver, and reporting the outcome of each record.
 
 The outcome of each accepted record is reported exactly once: by the broker's answer, a timeout, the close, or, if the
 cores' loop ends in any other way, by `_watch`.
@@ -41,8 +41,7 @@ _FAILED_MS = 5_000
 
 
 def exit_timeout_ms(error: BaseException | None) -> int | None:
-    """How long leaving `with` by an exception may wait for acknowledgements: the exception must not be delayed for
-    long."""
+    """How long an exception that leaves `with` may wait for acknowledgements: it must not be delayed for long."""
     if error is None:
         return None
     if isinstance(error, SystemExit):
@@ -92,7 +91,7 @@ class ProducerEngine(ProducerLoop):
         headers: Headers | None,
     ) -> OutgoingRecord:
         """Serialize and check a record: an error concerns only its sender. Used from any thread."""
-        if topic.__class__ is not str or topic not in self.metadata.topics:  # those were checked before
+        if topic.__class__ is not str or topic not in self.metadata.topics:  # known topics were checked before
             check_topic(topic)
         if partition is not None:
             partition = check_number("partition", partition, 0, MAX_INT)
@@ -249,7 +248,7 @@ def _outcomes(completion: Completion) -> Iterator[tuple[Any, RecordMetadata | No
             yield receipt, None, completion.record_errors.get(index, error)
         return
     offset, step = (base, 1) if base >= 0 else (-1, 0)
-    new = tuple.__new__  # as the class does, but in Python
+    new = tuple.__new__  # the class does the same, but in Python
     for receipt, timestamp in zip(completion.receipts, completion.timestamps, strict=True):
         fields = (topic, partition, offset, appended if appended >= 0 else timestamp)
         yield receipt, new(RecordMetadata, fields), None

@@ -86,7 +86,7 @@ class ProducerLoop:
             ConfigError: it has none.
         """
         if self.core.transactions is None:
-            raise ConfigError("transactional_id is not set: transactions need a name of the producer")
+            raise ConfigError("transactional_id is not set: transactions need it")
         return self.core.transactions
 
     async def complete(self, start: Callable[[ProducerTransactions], TransactionCall], timeout_ms: int | None) -> None:
@@ -102,7 +102,7 @@ class ProducerLoop:
             coordination = self.core.coordination
             why = call.refusal or (coordination and coordination.trouble) or self.metadata.last_error
             advice = "abort to give it up" if call.refusal else "call it again to wait longer"
-            raise KafkaTimeoutError(f"{call.name} was not done within {limit} ms{f': {why}' if why else ''}; {advice}")
+            raise KafkaTimeoutError(f"{call.name} did not end within {limit} ms{f': {why}' if why else ''}; {advice}")
         if not call.done:
             raise ClosedError(f"the producer was closed during {call.name}")
         call.result()
@@ -117,7 +117,7 @@ class ProducerLoop:
         await self.complete(lambda current: current.send_offsets(checked, group_metadata), timeout_ms)
 
     async def end_transactions(self) -> None:
-        """Abort an open transaction and wait for the end of the last, until `hurry` is called."""
+        """Abort an open transaction, and wait for the last one to end, until `hurry` is called."""
         current = self.core.transactions
         if current is not None:
             if current.is_open:
@@ -127,7 +127,7 @@ class ProducerLoop:
     # --- topics ------------------------------------------------------------------------------------------------------
 
     async def partitions_for(self, topic: str) -> list[PartitionInfo]:
-        """The partitions of a topic, waiting for it for `max_block_ms`."""
+        """The partitions of a topic; waits at most `max_block_ms` for the topic."""
         check_topic(topic)
         metadata = self.metadata
         metadata.resume()

@@ -35,7 +35,7 @@ A = TypeVar("A", bound=_AsyncProducer)
 
 
 def _limit_ms(error: BaseException) -> int | None:
-    """How long an exception may be held up by the abort: an interrupt not for long, since the abort continues."""
+    """How long the abort may hold up an exception: an interrupt only briefly, because the abort continues."""
     return None if isinstance(error, Exception) else exit_timeout_ms(error)
 
 

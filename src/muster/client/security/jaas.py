@@ -25,7 +25,7 @@ class LoginModule:
     options: dict[str, Secret]
 
     def get(self, option: str) -> str | None:
-        """An option's value, None where it is missing."""
+        """An option's value, None if it is missing."""
         found = self.options.get(option)
         return None if found is None else found.reveal()
 

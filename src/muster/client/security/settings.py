@@ -46,9 +46,9 @@ class SecurityConfig:
     """How a client's connections are encrypted, and how it authenticates.
 
     `security_protocol` is PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL, `sasl_mechanism` PLAIN, SCRAM-SHA-256,
-    SCRAM-SHA-512 or OAUTHBEARER. User name and password come from `sasl_jaas_config`, as for Kafka's own clients, or
-    from `sasl_username` and `sasl_password`. For OAUTHBEARER `sasl_oauthbearer_token_provider` is a function without
-    arguments that returns a token (text, or a `Token` with its lifetime); or a token is fetched from
+    SCRAM-SHA-512 or OAUTHBEARER. User name and password are taken from `sasl_jaas_config`, as for Kafka's own clients,
+    or from `sasl_username` and `sasl_password`. For OAUTHBEARER, `sasl_oauthbearer_token_provider` is a function
+    without arguments that returns a token (text, or a `Token` with its lifetime); or a token is fetched from
     `sasl_oauthbearer_token_endpoint_url` with client credentials.
 
     Certificates and keys are PEM: in files (`ssl_truststore_location`, `ssl_keystore_location`), or as text
@@ -132,7 +132,7 @@ class Login:
     client_secret: Secret | None = None
     scope: str | None = None
     endpoint: SecurityConfig | None = None
-    """The TLS of connections to the token endpoint; None: the system's authorities are trusted."""
+    """TLS for connections to the token endpoint; None means that the system's authorities are trusted."""
 
 
 def login(config: SecurityConfig) -> Login:

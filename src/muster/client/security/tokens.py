@@ -1,7 +1,7 @@
 """OAuth tokens: where they come from, and how long each is used.
 
 A token is needed when a connection begins or re-authenticates. After four fifths of a token's lifetime a new one is
-fetched, as by Kafka's login. If that fails while the old one is still valid, the old one is used. The lifetime comes
+fetched, as Kafka's login does. If that fails while the old one is still valid, the old one is used. The lifetime comes
 from the token's source or from the token itself (`exp` of a JWT, RFC 7519, which is read without verification:
 verifying is the broker's job). A token with an unknown lifetime is used once.
 """
@@ -225,7 +225,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def _oauth_error(error: urllib.error.HTTPError) -> str | None:
-    """The error as RFC 6749, 5.2 has it; nothing else from the body, which may echo what was sent."""
+    """The error in the form of RFC 6749, 5.2; nothing else from the body, which may echo what was sent."""
     try:
         found = json.loads(error.read(_MAX_BYTES))
         code = found["error"]

@@ -159,8 +159,9 @@ class MemberDescription:
 
 @dataclass(slots=True)
 class GroupDescription:
-    """A group, its members sorted by id. `assignor` is the chosen protocol, empty while there is none. The epochs are
-    those of a group of KIP-848, None in one of the classic protocol."""
+    """A group with its members, sorted by id. `assignor` is the chosen protocol, empty while there is none. The epochs
+    are None in a group of the classic protocol.
+    """
 
     group_id: str
     state: str
@@ -253,7 +254,7 @@ def config_entries(answer: DescribeConfigsResult) -> dict[str, ConfigEntry] | Ka
 
 
 def group_description(answer: DescribedGroup, coordinator: Node) -> GroupDescription | KafkaError:
-    """A group with its members; a group that does not exist is GROUP_ID_NOT_FOUND in every version."""
+    """A group with its members; the error for a group that does not exist is GROUP_ID_NOT_FOUND in every version."""
     if answer.error_code != ErrorCode.NONE:
         return KafkaError(answer.error_code, answer.error_message or f"group {answer.group_id}")
     if answer.group_state == "Dead":
@@ -323,16 +324,17 @@ def all_groups(by_broker: Mapping[int, list[GroupListing] | KafkaError]) -> list
     """The groups of all brokers, sorted by id.
 
     Raises:
-        KafkaError: that of a broker that has not listed its groups.
+        KafkaError: a broker has not listed its groups.
     """
     return merged(by_broker, lambda group: group.group_id)
 
 
 def merged(by_broker: Mapping[int, list[V] | KafkaError], id_of: Callable[[V], str]) -> list[V]:
-    """What all brokers have listed, sorted by id. While coordinators move, two may list the same id: one is kept.
+    """What all brokers have listed, sorted by id. While coordinators move, two brokers may list the same id: one entry
+    is kept.
 
     Raises:
-        KafkaError: that of a broker that has not listed anything.
+        KafkaError: a broker has not listed anything.
     """
     found: dict[str, V] = {}
     for listed in by_broker.values():
@@ -372,7 +374,7 @@ def committed_offsets(
 def committed_offsets_by_group(
     answer: OffsetFetchResponse,
 ) -> dict[str, dict[TopicPartition, OffsetAndMetadata | KafkaError] | KafkaError]:
-    """The same for all groups of a response."""
+    """The committed offsets of all groups of a response."""
     return {group.group_id: _committed(*group_answers(group)) for group in answer.groups}
 
 

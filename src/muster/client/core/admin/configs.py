@@ -1,4 +1,4 @@
-"""Changes of settings (KIP-339) and their outcomes; which resources have settings."""
+"""Changes to settings (KIP-339) and their outcomes; which resources have settings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ConfigOperation(IntEnum):
 
 @dataclass(slots=True, frozen=True)
 class ConfigChange:
-    """One change of a setting of a resource; `value` is None for DELETE only."""
+    """One change to a setting of a resource; `value` is None for DELETE only."""
 
     name: str
     value: str | None = None
@@ -39,13 +39,13 @@ class ConfigChange:
 
 
 Changes = Iterable[ConfigChange] | Mapping[str, str | None]
-"""Changes of one resource. In a mapping, None means the default."""
+"""Changes to one resource. In a mapping, None means the default."""
 
 _FIRST_WITH_TYPES = 1
 
 
 def config_changes(resource: ConfigResource, changes: Changes) -> list[ConfigChange]:
-    """The changes of one resource, with the checks that the broker cannot make.
+    """The changes to one resource, with the checks that the broker cannot make.
 
     Raises:
         IllegalArgumentError: a value is missing or superfluous, or a setting is named twice.

@@ -1,4 +1,4 @@
-"""Changes of a group by an admin client, which is not a member: it deletes offsets and removes members."""
+"""Changes to a group by an admin client, which is not a member: it deletes offsets and removes members."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def all_members(group: GroupDescription) -> list[GroupMember]:
 def remove_members_request(
     version: int, group_id: str, members: Iterable[GroupMember], reason: str | None
 ) -> LeaveGroupRequest:
-    """LeaveGroup for others (KIP-345).
+    """LeaveGroup on behalf of members (KIP-345).
 
     Raises:
         UnsupportedVersionError: before v3 (Kafka 2.4) only a member itself can leave.
@@ -68,7 +68,7 @@ def remove_members_request(
 
 
 def removed_members(answer: LeaveGroupResponse, members: Iterable[GroupMember]) -> dict[GroupMember, KafkaError | None]:
-    """The outcome for each member. An error of the whole request applies to each."""
+    """The outcome for each member. An error of the whole request applies to all of them."""
     refused = failure(answer.error_code)
     if refused is not None:
         return dict.fromkeys(members, refused)
@@ -92,7 +92,7 @@ def delete_offsets_request(group_id: str, partitions: Iterable[TopicPartition]) 
 def deleted_offsets(
     answer: OffsetDeleteResponse, group_id: str, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, KafkaError | None]:
-    """The outcome for each offset. An error of the group applies to each partition."""
+    """The outcome for each offset. An error of the group applies to all partitions."""
     refused = failure(answer.error_code, f"group {group_id}")
     if refused is not None:
         return dict.fromkeys(partitions, refused)

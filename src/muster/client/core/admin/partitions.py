@@ -62,8 +62,9 @@ class LogDirDescription:
 
 @dataclass(slots=True)
 class ProducerState:
-    """What the leader of a partition knows about an idempotent producer. The last two are for transactions, otherwise
-    None."""
+    """What the leader of a partition knows about an idempotent producer. The last two fields are None if it has no
+    transaction.
+    """
 
     producer_id: int
     producer_epoch: int
@@ -85,7 +86,7 @@ class ElectionType(IntEnum):
 
 
 def new_partitions(topic: str, wanted: NewPartitions | int) -> CreatePartitionsTopic:
-    """Added partitions as in the request. Whether the number makes sense is the broker's decision."""
+    """The partitions to add, as in the request. The broker decides whether the number makes sense."""
     new = NewPartitions(wanted) if not isinstance(wanted, NewPartitions) else wanted
     check_topic(topic)
     check_number(f"the number of partitions of {topic}", new.total_count, -MAX_INT, MAX_INT)
@@ -118,7 +119,7 @@ def delete_records_request(offsets: Mapping[TopicPartition, int], timeout_ms: in
 
 
 def deleted_records(answer: DeleteRecordsResponse) -> dict[TopicPartition, int | KafkaError]:
-    """Where each partition begins now."""
+    """The new log start offset of each partition."""
     return {
         (p := TopicPartition(topic.name, part.partition_index)): failure(
             part.error_code, _NOT_DELETABLE.format(p) if part.error_code == ErrorCode.POLICY_VIOLATION else str(p)

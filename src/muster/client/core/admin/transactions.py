@@ -32,7 +32,7 @@ TRANSACTION_STATES = (
     "CompleteAbort",
     "PrepareEpochFence",
 )
-"""The states of a transactional id. Kafka's brokers never answer the last one."""
+"""The states of a transactional id. Kafka's brokers never return the last one."""
 
 _MAX_EPOCH = 2**15 - 1
 _WITH_DURATION = 1
@@ -52,7 +52,8 @@ class TransactionListing:
 @dataclass(slots=True)
 class TransactionDescription:
     """A transactional id. `transaction_start_time_ms` is None if it has never had a transaction. `partitions` are those
-    of its transaction; once that has been decided, those that do not have their marker yet."""
+    of its transaction; once the outcome is decided, only those still without a marker.
+    """
 
     transactional_id: str
     coordinator_id: int
@@ -84,7 +85,7 @@ class AbortTransactionSpec(NamedTuple):
 def list_transactions_request(
     version: int, states: Iterable[str], producer_ids: Iterable[int], duration_ms: int, pattern: str | None
 ) -> ListTransactionsRequest:
-    """ListTransactions, of one broker.
+    """ListTransactions, to one broker.
 
     Raises:
         UnsupportedVersionError: the broker is too old for a filter: it would return all ids.
@@ -115,7 +116,7 @@ def all_listed(by_broker: Mapping[int, list[TransactionListing] | KafkaError]) -
     """The ids of all brokers, sorted.
 
     Raises:
-        KafkaError: that of a broker that has not listed its ids.
+        KafkaError: a broker has not listed its ids.
     """
     return merged(by_broker, lambda each: each.transactional_id)
 
@@ -149,8 +150,9 @@ def _described(each: DescribeTransactionsResponseTransactionState, broker: int) 
 
 
 def check_spec(spec: AbortTransactionSpec) -> AbortTransactionSpec:
-    """Check the transaction to abort. Kafka's tools show an unknown coordinator epoch as -1; it is sent as 0, which no
-    coordinator's epoch is below."""
+    """Check the transaction to abort. Kafka's tools show an unknown coordinator epoch as -1; it is sent as 0, the
+    lowest coordinator epoch.
+    """
     partition = check_partition(spec.partition)
     return AbortTransactionSpec(
         partition,
@@ -161,9 +163,10 @@ def check_spec(spec: AbortTransactionSpec) -> AbortTransactionSpec:
 
 
 def abort_marker(spec: AbortTransactionSpec) -> WriteTxnMarkersRequest:
-    """WriteTxnMarkers, to the leader of the partition. As in Kafka's client the marker is of transaction version 0,
-    which a partition takes at the epoch of the open transaction, whatever the version of its producer: a marker of
-    version 2 must have a higher epoch (KIP-890), which only the coordinator may give."""
+    """WriteTxnMarkers, to the leader of the partition. As in Kafka's client the marker has transaction version 0, which
+    a partition accepts at the epoch of the open transaction, whatever version its producer has: a marker of version 2
+    must have a higher epoch (KIP-890), which only the coordinator can assign.
+    """
     topic = WritableTxnMarkerTopic(spec.partition.topic, [spec.partition.partition])
     marker = WritableTxnMarker(spec.producer_id, spec.producer_epoch, False, [topic], spec.coordinator_epoch)
     return WriteTxnMarkersRequest([marker])
@@ -209,7 +212,7 @@ def fenced(answer: InitProducerIdResponse, transactional_id: str) -> ProducerIdA
 
 @dataclass(slots=True)
 class HangingTransaction:
-    """An open transaction in a partition that its coordinator does not know, so that it never ends by itself.
+    """An open transaction in a partition, not known to its coordinator, so it never ends on its own.
     `transactional_id` is None if no id has this producer now. `coordinator_epoch` is -1 if the producer has no marker
     there yet."""
 
@@ -227,7 +230,9 @@ class HangingTransaction:
 def open_transactions(
     producers: Mapping[TopicPartition, Iterable[ProducerState]], longer_than_ms: int, now_ms: int
 ) -> list[HangingTransaction]:
-    """The open transactions whose last batch is older than that: candidates, which their coordinators may know."""
+    """The open transactions whose last batch is older than `longer_than_ms`: candidates, because their coordinators may
+    still know them.
+    """
     return [
         HangingTransaction(
             *partition,

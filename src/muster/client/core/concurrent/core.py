@@ -7,16 +7,16 @@ to resume.
 
 Promises, whatever the order of calls:
 
-1. Of the records that share a lane (one key, or one partition) a job starts only when all before it are done. Two jobs
-of a lane never run concurrently, not even across a loss of the partition.
+1. A job starts only when all earlier records of its lane (one key, or one partition) are done. Two jobs of a lane never
+   run concurrently, even if the partition is lost and comes back.
 2. Everything before an offset that `to_commit` returns is done, and so is everything that its metadata claims.
 3. Metadata always has room for what is done after the offset: `start` holds back records that would not fit.
 4. At most `concurrency` jobs run. Each partition has at most twice its share of `max_buffered` waiting, if the runner
-   polls for `poll_limit` records at a time: a blocked partition leaves the others their room.
+   polls for `poll_limit` records at a time: a blocked partition leaves room for the others.
 5. Jobs of a partition that was given up end without effect: their results change nothing that is committed.
 
-A partition that is being given up first goes through `close`: its waiting jobs are dropped, running ones may
-end, and count. Then `give_up` drops the rest.
+A partition that is being given up first goes through `close`: its waiting jobs are dropped, running ones may finish,
+and they count. Then `give_up` drops the rest.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ class ConcurrentCore:
         self._drop(job)
 
     def take_dead_letters(self) -> list[Job]:
-        """Records to write to the dead letter topic. Their lanes wait for that."""
+        """Records to write to the dead letter topic. Their lanes wait until that is done."""
         found, self._dead_letters = self._dead_letters, []
         for job in found:
             if job.is_void:
@@ -307,7 +307,7 @@ class ConcurrentCore:
         return {partition: what for partition, what in found.items() if what is not None}
 
     def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """A commit of these was acknowledged."""
+        """A commit of these offsets was acknowledged."""
         for partition, what in offsets.items():
             progress = self._progress.get(partition)
             if progress is not None:

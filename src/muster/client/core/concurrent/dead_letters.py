@@ -17,7 +17,7 @@ MAX_MESSAGE = 1_000
 
 
 def headers(job: Job, group_id: str, *, brief: bool = False) -> Headers:
-    """The headers of a job's dead letter: the record's own and those added here; with `brief` without a stack trace."""
+    """The headers of a job's dead letter: the record's own and those added here; without a stack trace if `brief`."""
     record, failure = job.record, job.failure
     fields = {
         "topic": record.topic,

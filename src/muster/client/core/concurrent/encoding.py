@@ -1,6 +1,6 @@
 """Encodes which records after the committed offset are done, as text in the metadata of the commit.
 
-Theory. A commit says one thing: all before this offset is done. If records are handled concurrently, some
+Theory. A commit says one thing: everything before this offset is done. If records are handled concurrently, some
 after it are done too. The metadata lists these, and the partition's next owner skips them.
 
     offset                            end
@@ -24,7 +24,7 @@ translated offsets) is ignored. Then records are handled again; none is skipped.
 
 `Capacity` says how much fits. Each offset up to `window` after the committed one costs at most one bit, and each hole
 at most `_GAP_BYTES`, however far away. A record that is started within these bounds can always be encoded
-(`progress.may_start`), because from then on holes only decrease and the committed offset only increases.
+(`progress.may_start`), because from then on the number of holes only falls and the committed offset only rises.
 """
 
 from __future__ import annotations

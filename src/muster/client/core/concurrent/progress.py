@@ -1,6 +1,6 @@
 """The progress of one partition: which records are done, what may be committed, and which may be started.
 
-Theory. Records come in the order of their offsets and are done in any order. `base` is the first that is not done: it
+Theory. Records arrive in the order of their offsets and are done in any order. `base` is the first that is not done: it
 is what may be committed. `high` is the offset after the last done record; what is done between the two goes into the
 metadata.
 
@@ -70,7 +70,7 @@ class PartitionProgress:
         self.left_end = -1
         self.left_epoch = NO_LEADER_EPOCH
         self._holes: deque[int] = deque()
-        """Holes that a previous owner left and that have not come yet."""
+        """Holes that a previous owner left and whose records have not arrived yet."""
         self._open: set[int] = set()
         """Offsets that have arrived and are not done."""
         self._order: deque[int] = deque()
@@ -81,7 +81,7 @@ class PartitionProgress:
         self._capacity: Capacity = capacity(limit)
         self._committed = committed
         self.cuts: list[int] = []
-        """Offsets to which the log went back."""
+        """Offsets to which the log was truncated."""
         self.closing = False
         """The partition is being given up: no record is started."""
         self.over = False
@@ -173,7 +173,7 @@ class PartitionProgress:
         """All records before the consumer's position have arrived."""
         if not self._open and not self.closing and (self.next is None or position > self.next):
             self.next = position
-            self._epochs.append((position - 1, NO_LEADER_EPOCH))  # of other entries, such as markers
+            self._epochs.append((position - 1, NO_LEADER_EPOCH))  # of another entry, such as a marker
 
     # --- its state ---------------------------------------------------------------------------------------------------
 

@@ -37,7 +37,7 @@ def check_whole(name: str, number: object, least: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """How often a record is tried, and after which delay: it doubles with each failure."""
+    """How often a record is tried, and the delay before a retry, which doubles with each failure."""
 
     max_attempts: int = 10
     delay_ms: int = 1_000
@@ -85,7 +85,7 @@ class Rules:
 class HandlerFailure:
     """Why a handler could not handle a record.
 
-    `permanent`: a retry does not help. `delay_ms`: the delay that the handler asked for, None for that of `Retry`.
+    `permanent`: a retry does not help. `delay_ms`: the delay that the handler asked for; None for the one of `Retry`.
     """
 
     exception: str

@@ -124,7 +124,7 @@ class Queue:
         self._ready.append(following)
 
     def drop(self, partition: TopicPartition, offset: int = 0) -> set[Job]:
-        """Forget the jobs of a partition, from an offset on, that are not busy; returns them."""
+        """Forget the jobs of a partition that are not busy, from an offset on; returns them."""
 
         def goes(job: Job) -> bool:
             return job.progress.partition == partition and job.record.offset >= offset and not job.is_busy

@@ -1,8 +1,8 @@
 """Fetch sessions (KIP-227): send only what has changed since the last fetch from a broker.
 
-A session lives at one broker. Epoch 0 opens one with a full request; each later request carries the next epoch and only
-the partitions that were added or changed, and those to be forgotten. After any error about the session it is opened
-again: correctness never depends on it.
+A session belongs to one broker. Epoch 0 opens one with a full request; each later request carries the next epoch and
+only the partitions that were added or changed, and those to be forgotten. After any error about the session it is
+opened again: correctness never depends on it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class FetchSession:
         """The partitions that the broker knows, once it has answered."""
 
     def request(self, wanted: dict[TopicPartition, FetchSpec], max_bytes_per_partition: int) -> FetchRequest:
-        """A request for these partitions; the rest (waiting, sizes, isolation) is the caller's."""
+        """A request for these partitions; the caller sets the rest (wait time, sizes, isolation)."""
         changed, forgotten = wanted, {}
         if self.epoch != INITIAL_EPOCH:
             changed = {p: spec for p, spec in wanted.items() if self.partitions.get(p) != spec}

@@ -51,7 +51,7 @@ HELD_BACK_WAIT_MS = 20
 """How long a fetch may be parked at a broker while other partitions of that broker wait for the user to catch up.
 
 The sequence: enough of partition A waits, so only B is fetched; B is at its end, so the broker parks the fetch for
-`fetch.max.wait.ms`; the user handles the records of A; and A cannot be fetched, as one fetch is already in flight.
+`fetch.max.wait.ms`; the user handles the records of A; and A cannot be fetched, because one fetch is already in flight.
 """
 
 
@@ -96,7 +96,7 @@ class Fetcher:
         return sends
 
     def next_deadline(self, now: int) -> int | None:
-        """When `poll` has something to do, if nothing arrives before."""
+        """When `poll` has something to do, if nothing arrives earlier."""
         times: list[int] = []
         for partition, state in self._subscription.states():
             if not self._fetchable(partition, state):
@@ -145,7 +145,7 @@ class Fetcher:
         return queue is None or (queue.error is None and queue.waiting_bytes < self._config.max_partition_fetch_bytes)
 
     def _holds_back(self, node_id: int, now: int) -> bool:
-        """Whether partitions of this broker are left out because enough of them waits already."""
+        """Whether partitions of this broker are left out because enough of their data waits already."""
         limit = self._config.max_partition_fetch_bytes
         return any(
             queue.waiting_bytes >= limit
@@ -199,7 +199,7 @@ class Fetcher:
 
     def _leave_preferred(self, state: PartitionState, now: int) -> None:
         state.preferred_replica = None
-        # The leader may name the same one again.
+        # The leader may name the same replica again.
         state.retry_at = max(state.retry_at, now + self._config.retry_backoff_ms)
 
     def _process_partitions(self, sent: _Sent, reply: FetchResponse, moved: set[TopicPartition], now: int) -> None:
@@ -217,7 +217,7 @@ class Fetcher:
                         state.retry_at = 0  # its new leader is known: there is nothing to wait for
 
     def _update_leaders(self, reply: FetchResponse) -> set[TopicPartition]:
-        """The partitions of which a response names a newer leader than was known (KIP-951)."""
+        """The partitions for which a response names a newer leader than was known (KIP-951)."""
         moved: set[TopicPartition] = set()
         nodes = {n.node_id: Node(n.node_id, n.host, n.port, n.rack) for n in reply.node_endpoints}
         for topic in reply.responses:
@@ -338,7 +338,7 @@ class Fetcher:
         return any(self._may_hand_out(partition) for partition in self._turn)
 
     def lag(self, partition: TopicPartition) -> int | None:
-        """Records between the position and the end of what may be read, None while that is unknown."""
+        """Records between the position and the end of what can be read; None while that is unknown."""
         state = self._subscription.state(partition)
         end = state.last_stable_offset if self._isolation_level == READ_COMMITTED else state.high_watermark
         return None if end < 0 or state.position < 0 else max(0, end - state.position)
@@ -347,13 +347,13 @@ class Fetcher:
         """Up to `max_records` records, in order for each partition; their positions move past them.
 
         Raises:
-            CorruptRecordError: the partition whose turn it is is damaged; raised again at its next turn.
-            KafkaError: the partition whose turn it is cannot be fetched.
+            CorruptRecordError: the partition next in turn is damaged; raised again at its next turn.
+            KafkaError: the partition next in turn cannot be fetched.
         """
         return self._hand_out(PartitionQueue.take, max_records)
 
     def collect_raw(self) -> dict[TopicPartition, list[FetchedData]]:
-        """Everything that waits, as it was fetched; positions move past it. Raises as `collect` does."""
+        """Everything that waits, as fetched; the positions move past it. Raises as `collect` does."""
         return self._hand_out(lambda queue, state, _room: queue.take_raw(state), _NO_LIMIT)
 
     def refuse_raw(self, partition: TopicPartition, offset: int, error: ProtocolError) -> None:

@@ -28,7 +28,7 @@ _RESET_TIMESTAMP = {OffsetReset.EARLIEST: EARLIEST_TIMESTAMP, OffsetReset.LATEST
 
 @dataclass(slots=True)
 class OffsetQuery:
-    """A query in progress. `results` holds None where no record is as recent as the requested timestamp."""
+    """A query in progress. `results` holds None if no record is as recent as the requested timestamp."""
 
     open: dict[TopicPartition, int]
     isolation_level: int
@@ -84,7 +84,7 @@ class OffsetLookup:
         ]
 
     def next_deadline(self, now: int) -> int | None:
-        """When `poll` has something to do, if nothing arrives before."""
+        """When `poll` has something to do, if nothing arrives earlier."""
         # A partition without a known leader waits for metadata, whose answer calls `poll` anyway.
         times = [
             state.retry_at

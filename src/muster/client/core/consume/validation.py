@@ -3,17 +3,17 @@
 Theory. A follower that lacks the end of the log may be elected (by an unclean election, or because all other disks were
 lost). New records get offsets from that follower's own end, so a consumer with a later position would silently skip
 some of them. Each batch says in which leader epoch it was written. So a position is a pair: an offset, and the epoch of
-the record before it. The leader says where that epoch ends in its log; if that is below the position, the logs part
+the record before it. The leader says where that epoch ends in its log; if that is below the position, the logs diverge
 there.
 
 Every position that has an epoch is validated once for each leader, before anything is fetched from it: when the
 metadata names another leader or epoch, when a committed offset is adopted, when the user seeks with an epoch. Brokers
 before Kafka 2.3 do not answer clients about this, and are trusted.
 
-A topic that was deleted and created again under its name is another log, with another id (KIP-516). A position in the
-old log means nothing there, and the consumer has read nothing of it. So the consumer begins at its first record,
-whatever the reset policy, except "none". Kafka's client continues at the old position if the new log has that offset,
-so it skips the records before it.
+A topic that was deleted and created again under the same name is a different log, with a different id (KIP-516). A
+position in the old log means nothing there, and the consumer has read nothing of it. So the consumer begins at the new
+log's first record, whatever the reset policy, except "none". Kafka's client continues at the old position if the new
+log has that offset, so it skips the records before that.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class PositionValidation:
         return [self._ask(node_id, partitions) for node_id, partitions in by_node.items()]
 
     def next_deadline(self, now: int) -> int | None:
-        """When `poll` has something to do, if nothing arrives before."""
+        """When `poll` has something to do, if nothing arrives earlier."""
         times = [
             state.retry_at
             for partition, state in self._subscription.states()
@@ -132,7 +132,7 @@ class PositionValidation:
             self._events.fail(LogTruncationError(f"{text}, and auto_offset_reset=none: choose a position with seek()"))
 
     def _is_behind(self, state: PartitionState, epoch: int, now: int) -> bool:
-        """Whether the metadata is older than the position, so that the leader it names may be deposed.
+        """Whether the metadata is older than the position, so that the leader it names may have been deposed.
 
         The metadata is fetched once more. If its epoch is still older then, the topic was created again.
         """

@@ -126,10 +126,10 @@ class Assignors:
     def encode(
         self, pending: PendingAssignment, shares: Mapping[str, MemberAssignment]
     ) -> list[SyncGroupRequestAssignment]:
-        """The shares, encoded for SyncGroup.
+        """The assignments, encoded for SyncGroup.
 
         Raises:
-            MusterError: there are no such partitions.
+            MusterError: one of them cannot be encoded.
         """
 
         def encoded() -> list[SyncGroupRequestAssignment]:

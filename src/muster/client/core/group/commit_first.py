@@ -15,7 +15,7 @@ from muster.errors import ErrorCode, KafkaError, MusterError
 
 OnCommitted = Callable[[MusterError | None, int], None]
 CommitConsumed = Callable[[OnCommitted, int], None]
-"""Commits what was handed out so far, without retries. Calls back with the error, or None, and the time."""
+"""Commits what has been handed out, without retries. Calls back with the error, or None, and the time."""
 
 
 WARN_AFTER_MS = 5_000

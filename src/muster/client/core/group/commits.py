@@ -10,8 +10,8 @@ assignment commits without a generation, which the broker allows while the group
 
 The race that `_Commit.owned` guards against: a commit waits, for its next try or for another commit; the generation
 ends, the partitions are lost, other members read and commit them; this consumer joins again, and only now is it the
-commit's turn. Sent under the new generation it would be accepted, and would undo the others' commits. In Kafka's client
-the commit leaves before that, under the old generation.
+commit's turn. Sent under the new generation it would be accepted, and would undo the others' commits. Kafka's client
+sends the commit earlier, under the old generation.
 
 The race that `_Fetch.owned` guards against: an OffsetFetch for a partition is sent; the partition is lost, another
 member commits, and the partition comes back; the answer to the old OffsetFetch arrives. It is out of date, and dropped.
@@ -137,10 +137,10 @@ class OffsetCommitter:
     ) -> None:
         """Commit offsets. `on_done` gets the error, or None, and the time.
 
-        `until` is the time up to which retriable failures are tried again; None means no retries. `fence` holds the
+        `until` is the time up to which retriable failures are retried; None means no retries. `fence` holds the
         ownership (`Membership.ownership`) under which the records were read. If a partition has been lost since, even
         if it came back, nothing is committed. In a later generation than that of the request, the commit is sent only
-        if this member has owned the partitions all the time.
+        if this member has owned the partitions the whole time.
         """
         requested_in = self._membership.generation_if_stable if self._subscription.group_managed else NO_GENERATION
         owned = {partition: self._membership.ownership.get(partition) for partition in offsets}
@@ -195,7 +195,7 @@ class OffsetCommitter:
         return sends
 
     def next_deadline(self, now: int) -> int | None:
-        """When `poll` has something to do, if nothing arrives before."""
+        """When `poll` has something to do, if nothing arrives earlier."""
         times = [commit.until for commit in self._commits if commit.until is not None]
         times += [fetch.until for fetch in self._fetches if fetch.until is not None]
         if self._commits and not self._commits[0].in_flight:

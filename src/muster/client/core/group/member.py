@@ -35,8 +35,8 @@ from muster.protocol.messages import HeartbeatResponse, LeaveGroupRequest, Leave
 class MemberCore:
     """A member of a group, without the rules of its rebalances.
 
-    `Membership` inherits from it, where the client otherwise puts parts together: both write the same state, step and
-    generation, and call the same listener, so a separate part would need a dozen names passed through.
+    `Membership` inherits from it, although the client otherwise prefers composition: both write the same state, step
+    and generation, and call the same listener, so a separate object would need a dozen names passed through.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class MemberCore:
 
     @property
     def rebalance_in_progress(self) -> bool:
-        """Whether this member has joined, or is joining, without its share yet."""
+        """Whether this member has joined, or is joining, but has no assignment yet."""
         return self.state in (MemberState.PREPARING_REBALANCE, MemberState.COMPLETING_REBALANCE)
 
     @property
@@ -150,9 +150,9 @@ class MemberCore:
         """Take back calls of the listener that were not made yet, of a rebalance that has ended.
 
         The sequence: the join is answered while the user handles records, so `assigned` waits for the next poll; the
-        user does not poll for too long, and the member leaves. If the listener were called then, it would treat
-        partitions as its own that other members have already. Partitions that the listener already knows are reported
-        as lost by the next preparation, or given up when the member leaves.
+        user does not poll for too long, and the member leaves. If the listener were called then, it would treat as its
+        own partitions that other members have already. Partitions that the listener already knows are reported as lost
+        by the next preparation, or given up when the member leaves.
         """
         if self.step not in (RebalanceStep.REVOKING, RebalanceStep.RELEASING, RebalanceStep.ASSIGNING):
             return
@@ -260,7 +260,7 @@ class MemberCore:
         self._call(CallbackKind.LOST if lost else CallbackKind.REVOKED, owned, give_up, now)
 
     def leave(self, reason: str, now: int, on_left: Callable[[], None] | None = None) -> None:
-        """Leave the group. A static member sends nothing: its place is kept for its session timeout (KIP-345).
+        """Leave the group. A static member sends nothing: it stays in the group for its session timeout (KIP-345).
 
         There are no retries: if it fails, the session timeout removes the member. The next `poll` returns the request.
         """
@@ -271,7 +271,7 @@ class MemberCore:
         member_id = self.generation.member_id
         if dynamic and node_id is not None and self.state is not MemberState.UNJOINED and member_id:
             build = partial(requests.leave, self.group_id, member_id, reason)
-            # Behind a parked JoinGroup on the same connection, the coordinator would not read it.
+            # The coordinator would not read it after a parked JoinGroup on the same connection.
             channel = Channel.DATA if parked else Channel.COORDINATOR
             self._outbox.append(Send(node_id, LeaveGroupRequest, build, partial(self._on_leave, on_left), channel))
         elif on_left is not None:
@@ -295,5 +295,5 @@ class MemberCore:
             on_left()
 
     def _drop_attempt(self) -> None:
-        """Forget the current rebalance; note in `_parked` whether the coordinator holds a request of it."""
+        """Forget the current rebalance; note in `_parked` whether the coordinator holds one of its requests."""
         raise NotImplementedError

@@ -40,7 +40,7 @@ TRANSITIONS: Final[Mapping[tuple[MemberState, MemberState], str]] = {
         MemberState.COMPLETING_REBALANCE,
         MemberState.PREPARING_REBALANCE,
     ): "SyncGroup was refused or lost, and JoinGroup is sent",
-    (MemberState.COMPLETING_REBALANCE, MemberState.STABLE): "SyncGroup is answered with its share",
+    (MemberState.COMPLETING_REBALANCE, MemberState.STABLE): "SyncGroup is answered with its assignment",
     (
         MemberState.STABLE,
         MemberState.PREPARING_REBALANCE,
@@ -72,7 +72,7 @@ class MemberGeneration(NamedTuple):
 
     @property
     def was_reset(self) -> bool:
-        """Whether the member is in no generation: what it owned is lost."""
+        """Whether the member has no generation: what it owned is lost."""
         return self.generation_id == UNKNOWN_GENERATION_ID or self.member_id == UNKNOWN_MEMBER_ID
 
 

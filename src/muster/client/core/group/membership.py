@@ -31,7 +31,7 @@ dropped.
 
 This differs from Kafka's client in three ways. With auto commit, a COOPERATIVE member also commits right before it
 releases partitions, so that records handled during the rebalance are not handled again. While the commit before the
-join is under way, records of a topic that is no longer subscribed to are not handed out. And where a topic was deleted,
+join is under way, records of a topic that is no longer subscribed to are not handed out. And if a topic was deleted,
 Kafka's client tries to commit its offsets for `max.poll.interval.ms` before it joins; this one joins immediately.
 """
 
@@ -124,7 +124,7 @@ class Membership(MemberCore):
         return outbox
 
     def next_deadline(self, now: int) -> int | None:
-        """When `poll` has something to do, if nothing arrives before."""
+        """When `poll` has something to do, if nothing arrives earlier."""
         if not self._subscription.group_managed:
             return None
         times = self.commit_first.deadlines()
@@ -139,7 +139,8 @@ class Membership(MemberCore):
         return max(now, min(later)) if later else None
 
     def _advance(self, now: int) -> None:
-        if self.step is RebalanceStep.IDLE and not self.callback_pending:  # if one is, the member is about to leave
+        # While a callback is pending, the member is about to leave.
+        if self.step is RebalanceStep.IDLE and not self.callback_pending:
             self._maybe_rejoin(now)
         elif self.step is RebalanceStep.LEADING:
             self._lead(now)
@@ -147,7 +148,7 @@ class Membership(MemberCore):
             self.commit_first.poll(now)
 
     def rejoin_needed_now(self) -> bool:
-        """Whether the member must rejoin, also because topics have changed since the last join."""
+        """Whether the member must rejoin, for example because topics have changed since the last join."""
         reason = self.topics.change()
         if reason is not None and not self.rejoin_needed:
             self.request_rejoin(reason)
@@ -295,7 +296,7 @@ class Membership(MemberCore):
     def _missed_a_generation(self, generation_id: int) -> bool:
         """Whether this member's partitions may have had other owners, although the group lets it in again.
 
-        A dynamic member that misses a rebalance is removed. A static member's place is kept for its session timeout,
+        A dynamic member that misses a rebalance is removed. A static member stays in the group for its session timeout,
         with the subscription of its last join, which does not list what it was assigned after that. The sequence: its
         JoinGroup is held up on the way; other members are given its partitions, read and commit them; then the
         JoinGroup arrives. What the member still owns is lost, as if a heartbeat had said so. Kafka's client keeps it,
@@ -351,7 +352,7 @@ class Membership(MemberCore):
         assigned = {topic for share in shares.values() for topic in share.topics()}
         unassigned = sorted(pending.topics - assigned)
         if unassigned:
-            text = f"these topics are subscribed, but not assigned to any member: {', '.join(unassigned)}"
+            text = f"these subscribed topics are not assigned to any member: {', '.join(unassigned)}"
             self._note(WARNING, text)
         if not assigned <= pending.topics:
             pending.topics |= assigned
@@ -451,7 +452,7 @@ class Membership(MemberCore):
             self.request_rejoin("need to revoke partitions and re-join")
             self._take(share, joined, now)
             return
-        # The generation was reset while the listener ran: this member no longer owns any of its share.
+        # The generation was reset while the listener ran: this member no longer owns any of its partitions.
         gone = set(released)
         self._own([partition for partition in self._subscription.assignment() if partition not in gone])
         self.needs_join_prepare = True
@@ -500,7 +501,7 @@ class Membership(MemberCore):
 
 
 def _summary(shares: Mapping[str, MemberAssignment]) -> str:
-    """An assignment for the log: by partitions while they fit on a line, otherwise in numbers."""
+    """An assignment for the log: partition by partition if that fits on a line, otherwise only the numbers."""
     count = sum(share.count() for share in shares.values())
     if count > MAX_PARTITIONS_LOGGED or len(shares) > MAX_PARTITIONS_LOGGED:
         return f"{count} partitions to {len(shares)} members"

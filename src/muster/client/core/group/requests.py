@@ -94,8 +94,8 @@ def explain(code: ErrorCode, group_id: str, config: ConsumerConfig) -> str:
         case ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
             return (
                 f"the members of group {group_id} have no assignor in common with this one: give all of them "
-                "the same partition_assignment_strategy, or, during the change, one that names both; "
-                "a group to which the coordinator assigns takes range and roundrobin"
+                "the same partition_assignment_strategy, or, during the change, one that names both assignors; "
+                "a group whose coordinator computes the assignment accepts range and roundrobin"
             )
         case ErrorCode.FENCED_INSTANCE_ID:
             return f"another consumer joined group {group_id} with group_instance_id {config.group_instance_id!r}"

@@ -1,9 +1,9 @@
 """The topics of a member: its subscription, by name or by pattern; for a leader the topics of all members.
 
 Theory. A pattern is matched with each new answer about the metadata. The member joins again when its subscription
-differs from the one it joined with, also because a topic that its pattern matches was created or deleted. A leader also
-joins again when the topics that it assigned from have changed. A follower ignores such changes: its leader triggers the
-rebalance.
+differs from the one it joined with, including when a topic that its pattern matches was created or deleted. A leader
+also joins again when the topics that it assigned from have changed. A follower ignores such changes: its leader
+triggers the rebalance.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class MemberTopics:
             self._metadata.set_interest(self._subscription.topics | set(group_topics))
 
     def is_subscribed(self, topic: str) -> bool:
-        """Whether the subscription includes a topic, also one that matches the pattern but is not known yet."""
+        """Whether the subscription includes a topic, even one that matches the pattern but is not known yet."""
         pattern = self._subscription.pattern
         if self._by_pattern and pattern is not None:
             return pattern.fullmatch(topic) is not None
@@ -92,7 +92,7 @@ class MemberTopics:
         self._seen_version = self._metadata.version
 
     def _assignment_inputs(self, topic: str) -> object:
-        """What the assignment of a topic depends on; racks count only for a leader that is in one, as in Kafka."""
+        """What the assignment of a topic depends on; racks count only for a leader that has one, as in Kafka."""
         if self._config.client_rack:
             return self._metadata.partition_count(topic), self._metadata.racks(topic)
         return self._metadata.partition_count(topic)

@@ -51,10 +51,10 @@ class OutgoingRecord:
 
 @dataclass(slots=True)
 class OutgoingBatch:
-    """Records that go to one partition as one batch; with `partition` None to any of the topic.
+    """Records that go to one partition as one batch; with `partition` None, to any partition of the topic.
 
-    They share one timestamp and one receipt, which is returned once for each. `size` is that of the batch
-    without compression. The rest is as in `OutgoingRecord`.
+    They share one timestamp and one receipt, which is returned once for each. `size` is the size of the batch before
+    compression. The other fields are as in `OutgoingRecord`.
     """
 
     topic: str
@@ -185,7 +185,7 @@ class ProducerBatch:
         """Set its producer id, epoch and sequence, even after encoding."""
         self.producer_id, self.producer_epoch, self.base_sequence = producer_id, producer_epoch, base_sequence
         if self.encoded is not None:
-            # A copy: the old bytes may still be being written to a socket.
+            # A copy: a socket may still be writing the old bytes.
             self.encoded = bytearray(self.encoded)
             set_producer(self.encoded, 0, producer_id, producer_epoch, base_sequence)
 
@@ -218,7 +218,7 @@ def next_sequence(sequence: int, count: int) -> int:
 
 
 def is_later(sequence: int, other: int) -> bool:
-    """Whether a sequence comes after another, which may be before the wrap from 2^31-1 to 0."""
+    """Whether a sequence comes after another, possibly across the wrap from 2^31-1 to 0."""
     return 0 < (sequence - other) & 0x7FFFFFFF < 1 << 30
 
 
@@ -242,7 +242,7 @@ class Completion:
 
 
 class CompressionRatio:
-    """How well the records of one topic compress: an estimate that worsens quickly and improves slowly, as Java's."""
+    """How well the records of one topic compress: an estimate that worsens quickly and improves slowly, as in Java."""
 
     __slots__ = ("ratio",)
 

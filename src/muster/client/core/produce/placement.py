@@ -59,7 +59,7 @@ class Placement:
         return len(waiting) == 1
 
     def look_up(self, topic: str, now: int) -> None:
-        """Fetch metadata of a topic without a record for it. It is forgotten like one that is no longer written to."""
+        """Fetch metadata of a topic that no record waits for. It is forgotten like one that is no longer written to."""
         self._topics_used[topic] = now
         self._metadata.add_interest((topic,))
 
@@ -113,9 +113,8 @@ class Placement:
         limit = f"within max_block_ms ({self._config.max_block_ms})"
         count = self._metadata.partition_count(record.topic)
         if count is not None:
-            return KafkaTimeoutError(
-                f"topic {record.topic} has {count} partitions and no partition {record.partition}, {limit}"
-            )
+            missing = f"topic {record.topic} has {count} partitions and no partition {record.partition}"
+            return KafkaTimeoutError(f"{missing}: it did not appear {limit}")
         why = self._metadata.last_error or (code.name if code else "no broker knew it")
         return KafkaTimeoutError(f"topic {record.topic} was not found {limit}: {why}")
 

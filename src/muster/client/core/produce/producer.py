@@ -9,8 +9,8 @@ its first record arrived, wherever it is. `take_events` returns the completions.
 The order of records within a partition is kept: always with idempotence (see `sequences`), and without it when
 `max.in.flight.requests.per.connection` is 1.
 
-With `transactional.id` records are taken only within a transaction (`transactions`), and a batch is not sent before its
-partition belongs to it.
+With `transactional.id`, records are taken only within a transaction (`transactions`), and a batch is not sent before
+its partition belongs to it.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class ProducerCore:
         return sends
 
     def look_up(self, topic: str, now: int) -> None:
-        """Fetch metadata of a topic without a record for it."""
+        """Fetch metadata of a topic that no record waits for."""
         self._placement.look_up(topic, now)
 
     def next_deadline(self, now: int) -> int | None:
@@ -223,7 +223,7 @@ class ProducerCore:
                     self._note_deadline(batch.created_ms + timeout)
 
     def _lose(self, batch: ProducerBatch, error: MusterError) -> None:
-        """A batch is not written, or it is not known whether it is."""
+        """A batch was not written, or it is not known whether it was."""
         if self._sequences is not None:
             self._sequences.failed(batch)
         if self.transactions is not None:

@@ -2,8 +2,8 @@
 
 Theory. The broker assigns the producer an id. Each batch carries the id, an epoch and the sequence of its first record,
 counted for each partition. A broker drops a batch that it has already written and refuses one that leaves a gap. A
-batch keeps its numbers through retries, since an attempt without an answer may have been written. So the order must
-hold:
+batch keeps its numbers through retries, since an attempt without an answer may have been written. So the order must be
+kept by these rules:
 
 - Batches stay in `in_flight` until they are done, even while they wait for a retry. Only the first of them may be sent
   again.
@@ -16,9 +16,9 @@ hold:
   until the rest is done. If the batches after it are acknowledged, the numbers are right; otherwise there is a
   gap.
 
-A gap is repaired by going to the next epoch, in which sequences start over at 0. The producer does that on its own, as
-no other producer uses its id. In the affected partitions, batches in flight are renumbered; other partitions follow
-when theirs are done.
+A gap is repaired by going to the next epoch, in which sequences start over at 0. The producer does that on its own,
+because no other producer uses its id. In the affected partitions, batches in flight are renumbered; other partitions
+follow when theirs are done.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ class Sequences:
         if batch.partition in self._unresolved:
             return False
         # Sequence 0 of a new epoch must not be written before batches in flight with the old epoch. And a
-        # broker that knows nothing of the producer takes any sequence as its first: if the first batch were refused and
-        # the second written, the first could never follow. So the first is sent alone (Java's producer sends them
+        # broker that knows nothing of the producer accepts any sequence as the first: if the first batch were refused
+        # and the second written, the first could never follow. So the first is sent alone (Java's producer sends them
         # together).
         stale = (entry.producer_id, entry.producer_epoch) != (self.producer_id, self.producer_epoch)
         if not entry.in_flight:

@@ -59,7 +59,9 @@ from muster.protocol.transaction_messages import (
 )
 
 _COMPLETION_RETRY_MS = 20
-"""The first wait while the previous transaction is being completed: as in Java, since that takes milliseconds."""
+"""The first wait while the previous transaction is being completed: short, as in Java, because that takes
+milliseconds.
+"""
 
 _ENDING = (ProducerTransactionState.COMMITTING, ProducerTransactionState.ABORTING)
 _ADDITIONS = (AddPartitionsToTxnRequest, AddOffsetsToTxnRequest)
@@ -111,7 +113,7 @@ class TransactionCoordination:
 
     @property
     def trouble(self) -> str:
-        """Why a call to a coordinator takes long, as far as known; otherwise empty."""
+        """Why a call to a coordinator takes long; empty if that is not known."""
         return next((f"{one.what}: {one.trouble}" for one in self._lookups if one.trouble), "")
 
     @property
@@ -203,7 +205,7 @@ class TransactionCoordination:
         )
         if code in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH):
             return ProducerFencedError(ErrorCode.PRODUCER_FENCED, fenced)
-        if code is ErrorCode.INVALID_TXN_STATE:  # in v2 an abort by another producer looks like one of this producer's
+        if code is ErrorCode.INVALID_TXN_STATE:  # in v2 an abort by another producer looks like one by this producer
             return KafkaError(code, f"{what}: {fenced}")
         if code is ErrorCode.INVALID_TRANSACTION_TIMEOUT:
             text = f"transaction_timeout_ms is {timeout_ms}, more than the broker's transaction.max.timeout.ms allows"

@@ -1,6 +1,7 @@
 """The requests of transactions, and what their answers say about each partition.
 
-AddPartitionsToTxn has its clients' form up to v3; TxnOffsetCommit names the consumer that fences it since v3 (KIP-447).
+Clients use AddPartitionsToTxn up to v3; from v3 on, TxnOffsetCommit names the consumer, whose generation fences it
+(KIP-447).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Codes = dict[TopicPartition, ErrorCode]
 def init_request(
     version: int, transactional_id: str, timeout_ms: int, producer_id: int, producer_epoch: int
 ) -> InitProducerIdRequest:
-    """A first id, or with an id the next epoch.
+    """A first id or, for a producer that has one, its next epoch.
 
     Raises:
         UnsupportedVersionError: the broker cannot raise an epoch.

@@ -1,4 +1,5 @@
-"""A producer's transactions as the user sees them: their state, and the calls that move it (KIP-98, KIP-360, KIP-890).
+"""A producer's transactions as the user sees them: their state, and the calls that change it (KIP-98, KIP-360,
+KIP-890).
 
 Theory. The states are those of Java 4.2's `TransactionManager`. `init_transactions` leads to READY. A transaction goes
 from there through IN_TRANSACTION and COMMITTING or ABORTING back to READY. A record or an offset that is not written
@@ -9,7 +10,7 @@ producer cannot recover, such as another producer with the same id, is fatal. Th
 A call may be interrupted, or time out, at any moment (KAFKA-13412): its work continues, and the same call, made
 again, waits for the same outcome. Until that is known, no other call is allowed.
 
-There are two protocols. Where the cluster's finalized feature `transaction.version` is 2, brokers add a partition with
+There are two protocols. If the cluster's finalized feature `transaction.version` is 2, brokers add a partition with
 its first batch, and EndTxn answers with the next epoch, so no batch can get into a transaction that follows its own.
 Otherwise (v1) the producer adds partitions itself, and keeps its epoch unless something went wrong: then it asks for
 the next one after the abort. A transaction ends by the protocol that it began with.
@@ -50,7 +51,7 @@ _MAY_FAIL = (ProducerTransactionState.IN_TRANSACTION, ProducerTransactionState.C
 
 
 class TransactionCall:
-    """A call of the user that takes requests to brokers: whether it has finished, and how."""
+    """A call of the user that needs requests to brokers: whether it has finished, and how."""
 
     __slots__ = ("done", "error", "name", "refusal", "seen")
 
@@ -61,7 +62,7 @@ class TransactionCall:
         self.seen = False
         """Whether the caller has the outcome."""
         self.refusal = ""
-        """Why a broker has refused it last; it is still being retried."""
+        """Why a broker last refused it; it is still being retried."""
 
     def finish(self, error: MusterError | None = None) -> None:
         """Set the outcome, once."""
@@ -148,7 +149,7 @@ class ProducerTransactions:
         return self._end_transaction(ProducerTransactionState.COMMITTING, "commit_transaction")
 
     def abort(self) -> TransactionCall:
-        """End the transaction without a trace; records that were not sent yet are dropped."""
+        """Abort the transaction: readers see nothing of it, and records that were not sent yet are dropped."""
         if (previous := self._previous_call("abort_transaction")) is not None:
             return previous
         if self.state is not ProducerTransactionState.ABORTABLE_ERROR:
@@ -262,7 +263,7 @@ class ProducerTransactions:
         return not is_v2 and batch.has_sequence and self.sequences.is_in_line(batch)
 
     def failed(self, error: MusterError, leaves_gap: bool) -> None:
-        """A record was not written: the transaction cannot be committed. With `leaves_gap` its sequence was used."""
+        """A record was not written: the transaction cannot be committed. With `leaves_gap`, its sequence was used."""
         if self.state is ProducerTransactionState.FATAL_ERROR:
             return
         if leaves_gap and not (self.is_v2 or self.can_raise_epoch):

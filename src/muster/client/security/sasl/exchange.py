@@ -35,7 +35,7 @@ class Exchange:
     def __init__(self, name: str, mechanism: Mechanism, ranges: Mapping[int, tuple[int, int]]) -> None:
         self.done = False
         self.session_lifetime_ms = 0
-        """The session lifetime after the exchange; 0: as long as the connection lasts."""
+        """The session lifetime after the exchange; 0 means as long as the connection lasts."""
         self._name = name
         self._mechanism = mechanism
         self._ranges = ranges

@@ -3,7 +3,7 @@
 A mechanism makes the client's first message, then answers each challenge of the server until it is done. SCRAM proves
 to each side that the other knows the password, without sending it: what travels is a proof over random numbers of
 both sides. The client is done only when it has verified the server's proof, so that a server that merely accepts
-everything is detected. PLAIN and OAUTHBEARER send the secret itself, and belong on TLS.
+everything is detected. PLAIN and OAUTHBEARER send the secret itself, and need TLS.
 
 Random numbers come in, as into every core. As in Kafka, names and passwords are UTF-8 without SASLprep.
 """
