@@ -177,7 +177,7 @@ class ProducerConfig(ClientConfig):
     `enable_idempotence` of None, the default, means yes, unless `acks`, `retries` or
     `max_in_flight_requests_per_connection` were given values that rule it out. `acks` is "all", 1 or 0.
     `delivery_timeout_ms` bounds the time from `send` to the answer, retries included. The records of a batch
-    expire together, this long after its first record, including those that came later, as in Kafka.
+    expire together, this long after its first record, including those added later, as in Kafka.
 
     `transactional_id` names the producer across restarts: a producer that starts with it ends its predecessor's
     transaction, and fences it (KIP-98). A transaction that takes longer than `transaction_timeout_ms` is aborted by the

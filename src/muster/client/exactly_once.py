@@ -36,7 +36,7 @@ from muster.model import TopicPartition
 log = logging.getLogger("muster.client.producer")
 
 Batch = dict[TopicPartition, Any]
-"""Records of a round: lists, or with `arrow` tables, by partition."""
+"""Records of a round, by partition: lists or, with `arrow`, tables."""
 
 _RETRIED = frozenset(
     {
@@ -65,11 +65,11 @@ def exactly_once(
 
     `handler` gets what one poll returned, and sends its results with this `producer`; it need not wait for them. The
     consumer is subscribed, with any assignor, and has `enable_auto_commit=False` and
-    `isolation_level="read_committed"`; `max_poll_records` bounds a round, and with 1 each record is a transaction. The
-    producer has a `transactional_id` of its own in each process, and `init_transactions` was called. With `arrow` the
+    `isolation_level="read_committed"`; `max_poll_records` bounds a round, and with 1, each record is a transaction. The
+    producer has a `transactional_id` of its own in each process, and `init_transactions` was called. With `arrow`, the
     handler gets Arrow tables.
 
-    After each round `until` is called with the number of records that it committed, 0 if nothing was read.
+    After each round, `until` is called with the number of records that it committed, 0 if nothing was read.
 
     A round that cannot be committed, for example because the group has assigned its partitions to another member, is
     aborted, and its records are read again.

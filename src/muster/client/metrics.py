@@ -36,7 +36,7 @@ class Metrics(dict[MetricName, float]):
     """Numbers by their names."""
 
     def value(self, name: str, group: str | None = None, **tags: str) -> float:
-        """The number of that name with these tags, and no others but `client-id`. A tag's hyphen is
+        """The number of that name with these tags, and no other tags except `client-id`. A tag's hyphen is
         written as an underscore here.
 
         Raises:

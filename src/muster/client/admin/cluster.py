@@ -28,7 +28,7 @@ from muster.protocol.messages import (
 
 
 class ClusterPart(AdminPart):
-    """What `AsyncAdmin` does with brokers and settings."""
+    """The methods of `AsyncAdmin` for brokers and settings."""
 
     async def describe_cluster(self) -> ClusterDescription:
         """Id, controller and brokers of the cluster."""

@@ -29,7 +29,7 @@ _GROUPS_AT_ONCE = 100
 
 
 class GroupsPart(AdminPart):
-    """What `AsyncAdmin` does with groups."""
+    """The methods of `AsyncAdmin` for groups."""
 
     async def list_consumer_groups(
         self, *, states: Iterable[str] = (), types: Iterable[str] = ()

@@ -23,7 +23,7 @@ from muster.protocol.messages import ListOffsetsRequest
 
 
 class PartitionsPart(AdminPart):
-    """What `AsyncAdmin` does with partitions."""
+    """The methods of `AsyncAdmin` for partitions."""
 
     @overload
     async def list_offsets(

@@ -17,7 +17,7 @@ from muster.protocol.messages import CreateTopicsRequest, DeleteTopicsRequest, D
 
 
 class TopicsPart(AdminPart):
-    """What `AsyncAdmin` does with topics."""
+    """The methods of `AsyncAdmin` for topics."""
 
     @overload
     async def create_topics(

@@ -24,7 +24,7 @@ V = TypeVar("V")
 
 
 class TransactionsPart(AdminPart):
-    """What `AsyncAdmin` does with transactions."""
+    """The methods of `AsyncAdmin` for transactions."""
 
     async def list_transactions(
         self,

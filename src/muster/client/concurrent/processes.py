@@ -38,7 +38,7 @@ class ProcessCall:
         self._lock = threading.Lock()
         self._record: ConsumerRecord | None = None
         self._unwanted: ConsumerRecord | None = None
-        """The last record whose handling was to be ended."""
+        """The last record that was given up."""
 
     def __call__(self, record: ConsumerRecord) -> HandlerFailure | None:
         with self._lock:

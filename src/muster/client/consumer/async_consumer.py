@@ -132,7 +132,7 @@ class AsyncConsumer(ConsumerQueries):
         await self._close(check_timeout(timeout_ms), handled=has_ended_well(self._reading_task))
 
     async def _close(self, timeout_ms: int, *, handled: bool) -> bool:
-        """Close. Returns whether the consumer is closed now; it is not if a callback called by `close` calls this."""
+        """Close. Returns whether the consumer is closed now: False if a callback called by `close` calls this."""
         if self._started and self._forks != forks.count:
             return True  # the connections belong to the parent process
         if self._closing:
@@ -222,7 +222,7 @@ class AsyncConsumer(ConsumerQueries):
     ) -> None:
         """Subscribe to topics, or to all topics whose whole name matches the pattern; the group assigns the partitions.
 
-        Replaces an earlier subscription of the same kind; later polls bring the partitions.
+        Replaces an earlier subscription of the same kind; later polls assign the partitions.
 
         Raises:
             ConfigError: `group_id` is not set.
@@ -261,7 +261,7 @@ class AsyncConsumer(ConsumerQueries):
         await self._pump.leave("the consumer unsubscribed from all topics", self._pump.until(None))
 
     def subscription(self) -> set[str]:
-        """The subscribed topics; for a pattern those that match it now."""
+        """The subscribed topics; for a pattern, those that match it now."""
         return set(self._core.subscription.topics) if self._core.subscription.group_managed else set()
 
     def assignment(self) -> set[TopicPartition]:
@@ -278,7 +278,7 @@ class AsyncConsumer(ConsumerQueries):
 
         Raises:
             KafkaError: the group or a partition cannot be read, and the error is not retriable.
-            IllegalArgumentError: `timeout_ms` is a float, as seconds would be, or negative.
+            IllegalArgumentError: `timeout_ms` is negative, or a float (perhaps meant as seconds).
             IllegalStateError: nothing is subscribed or assigned, or another task is polling.
             WakeupError: `wakeup` was called.
         """
@@ -306,7 +306,7 @@ class AsyncConsumer(ConsumerQueries):
 
         `columns` are some of key, value, topic, partition, offset, timestamp, timestampType (all of them by default)
         and headers, with the types that Spark's Kafka source gives them. Other columns are not copied. The fetch
-        settings bound the size; `max_poll_records` has no effect. Everything else is as with `poll`.
+        settings bound the size; `max_poll_records` has no effect. Otherwise it works like `poll`.
 
         Needs `pip install 'muster-kafka[arrow]'`. With numba installed, it decodes several times as fast. numba is
         loaded after the first 50,000 records, and the consumer waits for that; `muster.arrow.warm()` loads it
@@ -513,8 +513,9 @@ class AsyncConsumer(ConsumerQueries):
             raise error
 
     def commit_async(self, offsets: OffsetsToCommit | None = None, callback: CommitCallback | None = None) -> None:
-        """Commit without waiting and without retries. The callback gets the offsets and an error or None; callbacks
-        come in the order of the commits."""
+        """Commit without waiting and without retries. The callback gets the offsets and an error or None; callbacks are
+        called in the order of the commits.
+        """
         self._check_open()
         chosen = self._to_commit(offsets)
         self._commit(chosen, lambda error, _now: self._pump.commit_ended(callback, chosen, error), None)

@@ -31,7 +31,7 @@ class AsyncReader(Protocol):
     async def start(self) -> None: ...
 
     async def _close(self, timeout_ms: int, *, handled: bool) -> bool:
-        """Returns whether it is closed now; it is not if a callback called by `close` calls this."""
+        """Returns whether it is closed now: False if a callback called by `close` calls this."""
         ...
 
     async def poll(self, timeout_ms: int = 1_000, *, max_records: int | None = None) -> Records:

@@ -31,7 +31,7 @@ class PollDecoding:
         self._read = read
         self.records: Records = {}
         self.failures: list[RecordDeserializationError] = []
-        """At most one for each partition."""
+        """At most one error for each partition."""
 
     def __bool__(self) -> bool:
         return bool(self._raw)

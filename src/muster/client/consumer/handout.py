@@ -188,7 +188,7 @@ class Handout:
             run.size = run.index
 
     def end(self, *, handled: bool) -> None:
-        """Stop handing out. The last records handed out are handled, or another consumer reads them again."""
+        """Stop handing out. The last records handed out count as handled, or another consumer reads them again."""
         self._ended = True
         if handled:
             self.mark_all_handled()

@@ -62,7 +62,7 @@ def list_request(
     leader_epoch: Callable[[TopicPartition], int] = lambda _: NO_LEADER_EPOCH,
     version: int = ListOffsetsRequest.MAX_VERSION,
 ) -> ListOffsetsRequest:
-    """ListOffsets, to the leader of the partitions: for each the first offset at or after its timestamp.
+    """ListOffsets, to the leader of the partitions: for each, the first offset at or after its timestamp.
 
     A broker that knows another `leader_epoch` of a partition refuses it (KIP-320).
 

@@ -81,7 +81,7 @@ PRODUCER_FATAL = frozenset(
         ErrorCode.UNSUPPORTED_VERSION,
     }
 )
-"""Produce: after these an idempotent producer cannot continue."""
+"""Produce: after these, an idempotent producer cannot continue."""
 
 TRANSACTION_FATAL = frozenset(
     {

@@ -88,8 +88,9 @@ class Failure:
 class Send(Generic[R]):
     """One request to be sent: to which node, how to build it, what to call with the answer.
 
-    `build` gets the version that the driver negotiated with the broker, since some requests change their shape with it.
-    `timeout_ms` None means the client's `request.timeout.ms`; a join needs longer, because the broker holds it back.
+    `build` gets the version that the driver negotiated with the broker, because the form of some requests depends on
+    it. `timeout_ms` of None means the client's `request.timeout.ms`; a join needs longer, because the broker holds it
+    back.
     """
 
     node_id: int

@@ -15,7 +15,7 @@ class Access:
     """Created once for each client.
 
     Raises:
-        ConfigError: a file of the settings cannot be used.
+        ConfigError: a file named in the settings cannot be used.
     """
 
     def __init__(self, config: SecurityConfig) -> None:
@@ -38,6 +38,6 @@ class Access:
         return Proof(self._credentials.name, self._credentials.mechanism())
 
     def refused(self) -> None:
-        """A broker refused a proof: a cached token is no longer of use."""
+        """A broker refused a proof: a cached token must not be used again."""
         if self._credentials is not None:
             self._credentials.refused()

@@ -337,7 +337,7 @@ class Driver:
         self._drop_bootstrap()
 
     def reauthenticate(self, connection: Connection) -> None:
-        """The session is about to expire (KIP-368). Without a new proof the connection serves until then."""
+        """The session is about to expire (KIP-368). Without a new proof, the connection can be used until then."""
         self._start_task(self._reauthenticate(connection))
 
     async def _reauthenticate(self, connection: Connection) -> None:

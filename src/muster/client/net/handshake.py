@@ -1,4 +1,4 @@
-"""How every connection to a broker begins, asyncio's or a blocking one: options, TLS, the broker's versions, SASL.
+"""How every connection to a broker begins, with asyncio or blocking: options, TLS, the broker's versions, SASL.
 
 As in Kafka's own clients, ApiVersions comes before SASL, and SASL uses the versions that it returned.
 """

@@ -399,7 +399,7 @@ _with_farewell: weakref.WeakSet[LoopThread] = weakref.WeakSet()
 
 
 def _at_exit() -> None:
-    """At interpreter shutdown daemon threads stop wherever they are: end the threads of open clients before that."""
+    """At interpreter shutdown, daemon threads stop wherever they are: end the threads of open clients before that."""
     threads = [thread for thread in list(_with_farewell) if not thread.forked]
     for thread in threads:
         thread.drop()

@@ -53,7 +53,7 @@ _OFFSET_FETCH_BY_NAME = 7  # one group, topics by name
 
 
 class RetriableError(MusterError):
-    """A transient error: a leader that moved, a broker that is away. The caller tries again until time is up."""
+    """A transient error: a leader that moved, a broker that is down. The caller tries again until time is up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class RetryTimer:
 
 
 class Cluster:
-    """The brokers behind a list of addresses, from one thread. A call may take as long as a request."""
+    """The brokers behind a list of addresses, used from one thread. A call may take as long as a request."""
 
     def __init__(self, config: ClientConfig) -> None:
         self._config = config

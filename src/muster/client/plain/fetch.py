@@ -362,7 +362,7 @@ class RangeReader:
         self._lose(f"{gone}: {LOG_BEGINS} {first} now", min(first, self._end), by_retention=True)
 
     def _behind(self, log_end: int) -> None:
-        """The log ends before the range does: a broker that lost its tail, or is still recovering it."""
+        """The log ends before the range does: its tail was lost, or the broker is still recovering it."""
         missing = f"{self._partition} ends at offset {log_end}, and offsets up to {self._end} were there before"
         try:
             self._retry.pause(RetriableError(missing))

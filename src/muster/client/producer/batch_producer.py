@@ -52,7 +52,7 @@ class _Engine(ProducerLoop):
         self.failure = None
 
     async def end(self, start: Callable[[ProducerTransactions], TransactionCall], timeout_ms: int | None) -> None:
-        """Commit or abort; a failure belongs to its transaction."""
+        """Commit or abort; a failure ends with its transaction."""
         await self.complete(start, timeout_ms)
         self.failure = None
 
@@ -95,8 +95,8 @@ class BatchProducer(forks.NotPicklable):
     """Writes batches from one thread; its own thread sends them concurrently. Settings are those of `ProducerConfig`.
 
     `linger_ms` has no effect: each batch is sent as it comes. `max_block_ms` bounds the wait for a topic, but not the
-    wait for room in `buffer_memory`. With a `transactional_id` its transactions are those of `Producer`; after a
-    failure `abort_transaction` makes it usable again.
+    wait for room in `buffer_memory`. With a `transactional_id`, its transactions are those of `Producer`; after a
+    failure, `abort_transaction` makes it usable again.
     """
 
     def __init__(self, config: ProducerConfig) -> None:

@@ -46,7 +46,7 @@ _open: set[Outbox] = set()
 
 
 class Outbox:
-    """Accepts records from any thread and sends them in its own, which starts with the first record."""
+    """Accepts records from any thread and sends them in its own thread, which starts with the first record."""
 
     def __init__(
         self,

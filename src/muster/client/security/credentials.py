@@ -49,7 +49,7 @@ class Credentials:
         return Scram(self.name, self._login.username, password, nonce, dict(self._login.extensions))
 
     def refused(self) -> None:
-        """The broker refused what `mechanism` sent: a cached token is no longer of use."""
+        """The broker refused what `mechanism` sent: a cached token must not be used again."""
         self._tokens.refused()
 
 

@@ -1,4 +1,4 @@
-"""TLS by the standard library: a context from the settings, and explanations of failed handshakes.
+"""TLS with the standard library: a context from the settings, and explanations of failed handshakes.
 
 Certificates and keys are PEM. Java's own key stores (JKS), and PKCS#12, which the standard library does not read, are
 recognized by their first bytes and refused with the command that converts them to PEM.

@@ -177,7 +177,7 @@ class GroupDescription:
 
 
 def creatable_topic(topic: NewTopic) -> CreatableTopic:
-    """A new topic as in the request. Raises IllegalArgumentError if the request cannot carry its numbers."""
+    """The request's entry for a new topic. Raises IllegalArgumentError if the request cannot carry its numbers."""
     check_text("a topic", topic.name)
     # The broker checks whether the numbers make sense.
     check_number(f"num_partitions of {topic.name}", topic.num_partitions, -MAX_INT, MAX_INT)
@@ -367,7 +367,9 @@ def leaders(answer: MetadataResponse, partitions: Iterable[TopicPartition]) -> d
 def committed_offsets(
     answer: OffsetFetchResponse,
 ) -> dict[TopicPartition, OffsetAndMetadata | KafkaError] | KafkaError:
-    """The committed offsets of one group, or why it was refused as a whole; partitions without one are left out."""
+    """The committed offsets of one group, or why the whole group was refused; partitions without an offset are left
+    out.
+    """
     return _committed(*fetch_answers(answer))
 
 

@@ -73,7 +73,7 @@ def config_changes(resource: ConfigResource, changes: Changes) -> list[ConfigCha
 
 
 def own_node(resource: ConfigResource) -> int | None:
-    """The broker that holds a resource's settings; None if any broker or the controller does."""
+    """The broker to ask about a resource's settings; None if any broker or the controller can answer."""
     own = resource.resource_type in (ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER)
     return int(resource.name) if own and resource.name.isdecimal() else None
 

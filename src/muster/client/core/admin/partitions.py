@@ -52,7 +52,7 @@ class ReplicaInfo:
 @dataclass(slots=True)
 class LogDirDescription:
     """A log directory of a broker. The bytes are those of its volume, None if the broker does not report them.
-    `error` is None, or why it cannot be read: KAFKA_STORAGE_ERROR for a failed one."""
+    `error` is None, or why the directory cannot be read: KAFKA_STORAGE_ERROR if it has failed."""
 
     error: KafkaError | None
     replicas: dict[TopicPartition, ReplicaInfo]
@@ -86,7 +86,7 @@ class ElectionType(IntEnum):
 
 
 def new_partitions(topic: str, wanted: NewPartitions | int) -> CreatePartitionsTopic:
-    """The partitions to add, as in the request. The broker decides whether the number makes sense."""
+    """The request's entry for a topic's new partitions. The broker decides whether the number makes sense."""
     new = NewPartitions(wanted) if not isinstance(wanted, NewPartitions) else wanted
     check_topic(topic)
     check_number(f"the number of partitions of {topic}", new.total_count, -MAX_INT, MAX_INT)

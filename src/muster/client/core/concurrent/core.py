@@ -5,7 +5,7 @@ Theory. A runner (`client/concurrent`, or a simulation) polls a consumer and han
 From time to time it commits `to_commit`, and reports what was acknowledged. `flow` says which partitions to pause and
 to resume.
 
-Promises, whatever the order of calls:
+Guarantees, whatever the order of calls:
 
 1. A job starts only when all earlier records of its lane (one key, or one partition) are done. Two jobs of a lane never
    run concurrently, even if the partition is lost and comes back.

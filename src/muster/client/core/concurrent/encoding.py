@@ -64,7 +64,7 @@ class Done(NamedTuple):
 
 
 class Capacity(NamedTuple):
-    """What certainly fits into metadata: `window` offsets, or `holes` holes."""
+    """What is certain to fit into metadata: `window` offsets, or `holes` holes."""
 
     window: int
     holes: int
@@ -119,7 +119,7 @@ def _encode(partition: TopicPartition, offset: int, done: Done) -> str:
 
 
 def _less(offset: int, done: Done) -> Done:
-    """The same for fewer offsets: the first half of the holes; None without holes, which are what takes up room."""
+    """The same for fewer offsets: the first half of the holes; None if there are no holes: only they take up room."""
     if len(done.holes) < 2:
         return done._replace(end=offset)
     end = done.holes[len(done.holes) // 2]

@@ -130,7 +130,7 @@ class PartitionProgress:
             self._epochs.pop()
 
     def is_void(self, offset: int, born: int) -> bool:
-        """Whether the log was truncated below a record that came after this many truncations."""
+        """Whether a record that arrived after the first `born` truncations has been truncated since."""
         return any(cut <= offset for cut in self.cuts[born:])
 
     def add(self, offset: int, leader_epoch: int = NO_LEADER_EPOCH) -> bool:

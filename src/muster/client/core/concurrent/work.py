@@ -2,7 +2,7 @@
 
 A `Job` is one record. Jobs that must keep an order share a lane: only its first job runs or waits for a retry; the
 others wait for it. Jobs that may start are in one queue, both jobs without an order and the first of each lane, and a
-lane goes to the back after each job: so a long lane does not hold up the others.
+lane goes to the back after each job, so that a long lane does not hold up the others.
 
 A lane lives as long as it has jobs. A job that still runs when its partition is given up stays first in its lane
 until it has ended: if the partition comes back, records of the same key wait for it. A lane is not an object: its jobs

@@ -33,7 +33,7 @@ class FetchedData:
     start_offset: int
     end_offset: int
     leader_epoch: int = NO_LEADER_EPOCH
-    """Of the last batch."""
+    """The leader epoch of the last batch."""
     position: int = 0
     aborted: Sequence[Aborted] | None = None
     _transactions: AbortedTransactions | None = field(init=False, default=None)

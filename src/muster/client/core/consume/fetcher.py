@@ -10,7 +10,7 @@ A leader may name a follower that is nearer (KIP-392, with `client.rack`). The c
 again, so it is asked only after a backoff.
 
 The sequence that `PartitionState.epoch` guards against: a fetch is sent; the user seeks; the answer to the old fetch
-arrives. It belongs to an older epoch and is dropped: its records are from the wrong place.
+arrives. It belongs to an older epoch and is dropped: its records are from the wrong offset.
 """
 
 from __future__ import annotations
@@ -367,9 +367,10 @@ class Fetcher:
     def _hand_out(
         self, take: Callable[[PartitionQueue, PartitionState, int], list[T]], room: int
     ) -> dict[TopicPartition, list[T]]:
-        """Serve the partitions in turn. An error is raised only if nothing was taken before it in this call, because
-        that would be lost. Otherwise its partition has the first turn of the next call, and after that the last one, so
-        that a partition that fails every time does not keep the others waiting."""
+        """Serve the partitions in turn. An error is raised only if no records were taken before it in this call,
+        because they would be lost. Otherwise its partition has the first turn of the next call, and after that the last
+        one, so that a partition that fails every time does not keep the others waiting.
+        """
         self._drop_stale_queues()
         taken: dict[TopicPartition, list[T]] = {}
         failing: list[TopicPartition] = []

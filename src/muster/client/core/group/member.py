@@ -57,7 +57,7 @@ class MemberCore:
         self.listening = False
         """Whether there is a listener to call; if not, the rebalance continues immediately."""
         self.ownership: dict[TopicPartition, int] = {}
-        """For each partition that the group gave this member, a number unique to this time of owning it."""
+        """For each partition assigned to this member, a number unique to this ownership."""
         self.rejoin_needed = True
         self.rejoin_reason = ""
         self.needs_join_prepare = True
@@ -147,12 +147,12 @@ class MemberCore:
         then(now)
 
     def _withdraw_callbacks(self) -> None:
-        """Take back calls of the listener that were not made yet, of a rebalance that has ended.
+        """Take back the listener calls of an ended rebalance that were not made yet.
 
         The sequence: the join is answered while the user handles records, so `assigned` waits for the next poll; the
-        user does not poll for too long, and the member leaves. If the listener were called then, it would treat as its
-        own partitions that other members have already. Partitions that the listener already knows are reported as lost
-        by the next preparation, or given up when the member leaves.
+        user does not poll for too long, and the member leaves. If the listener were called then, it would treat
+        partitions as its own although other members already have them. Partitions that the listener already knows are
+        reported as lost by the next preparation, or given up when the member leaves.
         """
         if self.step not in (RebalanceStep.REVOKING, RebalanceStep.RELEASING, RebalanceStep.ASSIGNING):
             return

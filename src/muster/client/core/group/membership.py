@@ -94,7 +94,7 @@ class Membership(MemberCore):
         self.rebalances = self.failed_rebalances = 0
         self.rebalanced_at: int | None = None
         self.on_assigned: Callable[[int], None] = lambda _now: None
-        """Called when an assignment is in force."""
+        """Called when an assignment takes effect."""
         self._assignors = Assignors(assignors)
         self._metadata = metadata
         self._assignor_failures = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, seed)
@@ -181,7 +181,8 @@ class Membership(MemberCore):
 
     def _committed_before_join(self, stopped: list[TopicPartition], now: int) -> None:
         """Give up the partitions that are not wanted. If the user changed the subscription during the commit, there are
-        more of them, and records of those were handed out meanwhile: commit again first."""
+        more of them, and their records were handed out meanwhile: commit again first.
+        """
         changed = any(partition not in stopped for partition in self._to_give_up_before_join())
         if changed and self.generation_if_stable is not None:
             self._commit_before_join(now)
@@ -469,7 +470,7 @@ class Membership(MemberCore):
         self.rebalanced_at = now
         self.on_assigned(now)
         self._call(CallbackKind.ASSIGNED, added, self._after_assigned, now)
-        if error is not None:  # the assignment is in force nevertheless
+        if error is not None:  # the assignment takes effect nevertheless
             self._events.append(Fatal(error))
 
     def _after_assigned(self, now: int) -> None:

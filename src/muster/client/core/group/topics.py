@@ -1,4 +1,4 @@
-"""The topics of a member: its subscription, by name or by pattern; for a leader the topics of all members.
+"""The topics of a member: its subscription, by name or by pattern; for a leader, the topics of all members.
 
 Theory. A pattern is matched with each new answer about the metadata. The member joins again when its subscription
 differs from the one it joined with, including when a topic that its pattern matches was created or deleted. A leader
@@ -63,7 +63,7 @@ class MemberTopics:
     def pattern_is_fresh(self, now: int) -> bool:
         """Whether metadata is fresh enough to join by pattern; requests it if not.
 
-        With fresh metadata all members find a new topic in one rebalance, not in many.
+        With fresh metadata, all members find a new topic in one rebalance, not in many.
         """
         if not self._by_pattern:
             return True

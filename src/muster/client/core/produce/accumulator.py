@@ -31,7 +31,7 @@ RecordHeaders = Sequence[tuple[str, bytes | None]]
 
 @dataclass(slots=True)
 class OutgoingRecord:
-    """A record from the caller. `size` is its `record_size`; with `partition` None the partitioner chooses.
+    """A record from the caller. `size` is its `record_size`; with `partition` None, the partitioner chooses.
 
     `deadline` is set while the record waits for its topic to be known. `era` is set when the core takes it
     (`Unsettled`).

@@ -128,7 +128,7 @@ class Placement:
     # --- choosing ----------------------------------------------------------------------------------------------------
 
     def _place(self, record: Outgoing, now: int) -> bool:
-        """Put a record into its batch. Returns whether that changes when something must be sent."""
+        """Put a record into its batch. Returns whether that changes when the core must send next."""
         topic, partition = record.topic, record.partition
         sticky: StickyPartitioner | None = None
         if partition is None:

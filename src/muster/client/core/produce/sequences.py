@@ -2,8 +2,8 @@
 
 Theory. The broker assigns the producer an id. Each batch carries the id, an epoch and the sequence of its first record,
 counted for each partition. A broker drops a batch that it has already written and refuses one that leaves a gap. A
-batch keeps its numbers through retries, since an attempt without an answer may have been written. So the order must be
-kept by these rules:
+batch keeps its numbers through retries, since an attempt without an answer may have been written. These rules keep the
+order:
 
 - Batches stay in `in_flight` until they are done, even while they wait for a retry. Only the first of them may be sent
   again.

@@ -234,7 +234,7 @@ class ProducerTransactions:
     # --- records -----------------------------------------------------------------------------------------------------
 
     def may_send(self, partition: TopicPartition) -> bool:
-        """Whether batches of a partition may be sent; otherwise it is added to the transaction first."""
+        """Whether batches of a partition may be sent; otherwise the partition is added to the transaction first."""
         if self.is_v2:
             self.is_begun = True
             return True

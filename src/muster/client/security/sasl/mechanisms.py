@@ -21,9 +21,9 @@ from typing import Final, Protocol
 SCRAM_HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
 _MIN_ITERATIONS = 4096
-"""Kafka's clients and brokers refuse fewer: guessing the password from a stolen proof would be too cheap."""
+"""Kafka's clients and brokers refuse fewer iterations: guessing the password from a stolen proof would be too cheap."""
 _MAX_ITERATIONS = 1_000_000
-"""Kafka's brokers allow 16,384. A server that asks for billions would block the client's event loop."""
+"""Kafka's brokers allow up to 16,384. A server that asks for billions would block the client's event loop."""
 
 
 class SaslError(Exception):
