@@ -312,7 +312,7 @@ def test_offsets_of_a_topic_that_is_not_there_are_tried_again_and_say_so(bootstr
 
         refused = f"the offset of {missing}-0 was refused with UNKNOWN_TOPIC_OR_PARTITION (does the topic exist?)"
         said = until_said("was refused with", attempt)
-        assert said.endswith(f"was not done in time: {refused}; abort to give it up")
+        assert said.endswith(f"did not end in time: {refused}; abort to give up")
 
 
 @pytest.mark.parametrize("kind", ["sync", "async", "arrow"])

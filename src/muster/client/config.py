@@ -93,7 +93,7 @@ class ClientConfig(SecurityConfig):
                 setting of another client is called here, or which known name is similar.
         """
         if settings is not None and not isinstance(settings, Mapping):
-            raise ConfigError(f"settings are a mapping or keywords, not {settings!r}; {_meant(settings)}")
+            raise ConfigError(f"settings must be a mapping or keywords, not {settings!r}; {_meant(settings)}")
         known: dict[str, Field[Any]] = {setting.name: setting for setting in fields(cls)}
         chosen: dict[str, Any] = {}
         for given, value in (dict(settings or {}) | more).items():
@@ -154,14 +154,14 @@ class ConsumerConfig(ClientConfig):
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
             raise ConfigError(
                 f"heartbeat_interval_ms ({self.heartbeat_interval_ms}) must be below session_timeout_ms "
-                f"({self.session_timeout_ms}), a third of it is usual"
+                f"({self.session_timeout_ms}); a third of it is usual"
             )
         if self.group_id == "":
             raise ConfigError("group_id is empty: name the group, or leave it out for a consumer without one")
         if self.group_instance_id is not None and not _INSTANCE_ID.fullmatch(self.group_instance_id):
             raise ConfigError(
-                f"group_instance_id is {self.group_instance_id!r}; like a topic's name it has 1 to 249 letters, "
-                "digits, '.', '_' and '-', and is not '.' or '..'"
+                f"group_instance_id is {self.group_instance_id!r}; like a topic name, it must have 1 to 249 letters, "
+                "digits, '.', '_' or '-', and must not be '.' or '..'"
             )
         if self.fetch_max_wait_ms >= self.request_timeout_ms:
             raise ConfigError(
@@ -292,7 +292,7 @@ _MAXIMUM = {"compression_gzip_level": 9, "compression_zstd_level": 22} | dict.fr
 
 def _meant(settings: object) -> str:
     is_address = ":" in str(settings)  # no topic's name contains one
-    return f"write bootstrap_servers={settings!r}" if is_address else "topics are given to subscribe()"
+    return f"write bootstrap_servers={settings!r}" if is_address else "pass topics to subscribe()"
 
 
 def _check_range(name: str, value: Any) -> None:
@@ -384,7 +384,7 @@ def unknown_setting(given: str, known: Iterable[str]) -> str:
     kinds = {"consumers": ConsumerConfig, "producers": ProducerConfig, "admin clients": AdminConfig}
     owners = [kind for kind, config in kinds.items() if name in {setting.name for setting in fields(config)}]
     if owners:
-        return f"{refused}: it is one of {' and '.join(owners)}"
+        return f"{refused}: it is a setting of {' and '.join(owners)}"
     other = other_names.answer(name, known)
     if other is not None:
         return f"{refused}: {other}"

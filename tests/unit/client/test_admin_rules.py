@@ -94,7 +94,7 @@ def test_old_brokers_list_what_has_settings_of_client_metrics_only():
     assert admin_configs.list_resources_request(0, metrics).resource_types == [16]
     assert admin_configs.list_resources_request(1, []).resource_types == []
     for types in ([], [ConfigResourceType.TOPIC], [*metrics, ConfigResourceType.TOPIC]):
-        with pytest.raises(UnsupportedVersionError, match=r"since Kafka 4\.1"):
+        with pytest.raises(UnsupportedVersionError, match=r"needs Kafka 4\.1"):
             admin_configs.list_resources_request(0, types)
 
 
@@ -152,7 +152,7 @@ def test_elections():
     assert request.election_type == 1
     assert [(named.topic, named.partitions) for named in request.topic_partitions or []] == [("t", [0, 1]), ("u", [0])]
     assert admin_partitions.elect_leaders_request(0, ElectionType.PREFERRED, None, 9).topic_partitions is None
-    with pytest.raises(UnsupportedVersionError, match=r"since Kafka 2\.4"):
+    with pytest.raises(UnsupportedVersionError, match=r"needs Kafka 2\.4"):
         admin_partitions.elect_leaders_request(0, ElectionType.UNCLEAN, None, 9)
 
 
@@ -244,7 +244,7 @@ def test_the_reason_goes_with_each_member():
     assert found == [("a", None, "r" * 255), ("", "b", "r" * 255)]
     request = admin_members.remove_members_request(5, "g", named, "")
     assert {each.reason for each in request.members} == {"member was removed by an admin"}
-    with pytest.raises(UnsupportedVersionError, match=r"since Kafka 2\.4"):
+    with pytest.raises(UnsupportedVersionError, match=r"needs Kafka 2\.4"):
         admin_members.remove_members_request(2, "g", named, None)
 
 

@@ -91,9 +91,9 @@ def test_settings_that_an_answer_speaks_of_exist() -> None:
         ),
         (Consumer, {"queued.max.messages.kbytes": 1}, "here it is called max_partition_fetch_bytes, in bytes"),
         (Producer, {"message.timeout.ms": 1}, "here it is called delivery_timeout_ms"),
-        (Producer, {"group.id": "g"}, "group.id is not a setting of this client: it is one of consumers"),
-        (Consumer, {"linger_ms": 1}, "linger_ms is not a setting of this client: it is one of producers"),
-        (Consumer, {"retries": 1}, "it is one of producers and admin clients"),
+        (Producer, {"group.id": "g"}, "group.id is not a setting of this client: it is a setting of consumers"),
+        (Consumer, {"linger_ms": 1}, "linger_ms is not a setting of this client: it is a setting of producers"),
+        (Consumer, {"retries": 1}, "it is a setting of producers and admin clients"),
         (Admin, {"value_deserializer": str}, "it is a keyword of Consumer and AsyncConsumer"),
         (Consumer, {"queue.buffering.max.ms": 1}, "it would be linger_ms, which this client does not have"),
         (AsyncConsumer, {"sasl.kerberos.service.name": "kafka"}, "Kerberos (GSSAPI) is not supported"),
@@ -106,7 +106,7 @@ def test_sentences(make: type, settings: dict[str, object], sentence: str) -> No
 
 
 def test_topics_are_not_given_to_the_consumer_itself() -> None:
-    with pytest.raises(ConfigError, match="not 'flights'; topics are given to subscribe"):
+    with pytest.raises(ConfigError, match="not 'flights'; pass topics to subscribe"):
         Consumer("flights", bootstrap_servers="localhost:9092")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="not 'localhost:9092'; write bootstrap_servers='localhost:9092'"):
         Producer("localhost:9092")  # type: ignore[arg-type]

@@ -136,9 +136,9 @@ def _check(handler: Any, workers: str) -> None:
     if not callable(handler):
         raise TypeError(f"handler is {handler!r}, which cannot be called")
     if inspect.iscoroutinefunction(handler):
-        raise ConfigError("an async function is a handler for AsyncConcurrentConsumer")
+        raise ConfigError("the handler is an async function: use AsyncConcurrentConsumer")
     if workers not in ("threads", "processes"):
-        raise ConfigError(f'workers is {workers!r}; it is "threads" or "processes"')
+        raise ConfigError(f'workers is {workers!r}; it must be "threads" or "processes"')
 
 
 def _check_pickling(**given: Any) -> None:

@@ -44,7 +44,7 @@ def check_returned(result: object) -> None:
             result.close()  # otherwise Python would warn that it was never awaited
         raise ConfigError(
             f"the handler returned a {type(result).__name__}, so nothing has run yet: use an async function as a "
-            "handler of AsyncConcurrentConsumer, and await in it what it starts"
+            "handler of AsyncConcurrentConsumer, and await everything it starts"
         )
 
 

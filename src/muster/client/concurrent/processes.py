@@ -72,7 +72,7 @@ class ProcessCall:
                 pool.shutdown(wait=False)
                 raise WorkerStartError(
                     "a worker process died while starting. It imports the main module again: code that must run "
-                    'in the first process only belongs under `if __name__ == "__main__":`'
+                    'only in the first process belongs under `if __name__ == "__main__":`'
                 ) from error
             self._pool = pool
         return self._pool

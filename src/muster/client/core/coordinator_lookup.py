@@ -51,7 +51,7 @@ class CoordinatorLookup(KnownCoordinator):
         if version >= _FIRST_WITH_KEYS:
             return FindCoordinatorRequest(key_type=self._kind, coordinator_keys=[self.key])
         if version == 0 and self._kind is CoordinatorType.TRANSACTION:
-            raise UnsupportedVersionError("brokers have transactions since Kafka 0.11")
+            raise UnsupportedVersionError("transactions need Kafka 0.11 or later")
         return FindCoordinatorRequest(key=self.key, key_type=self._kind)
 
     def _on_reply(self, reply: FindCoordinatorResponse | Failure, now: int) -> None:

@@ -70,7 +70,7 @@ def list_request(
         UnsupportedVersionError: v0, from before Kafka 0.10.1, knows only the times of segments.
     """
     if version == 0 and any(timestamp >= 0 for timestamp in timestamps.values()):
-        raise UnsupportedVersionError("offsets can be looked up by timestamp since Kafka 0.10.1")
+        raise UnsupportedVersionError("looking up offsets by timestamp needs Kafka 0.10.1 or later")
     topics: dict[str, ListOffsetsTopic] = {}
     for partition, timestamp in timestamps.items():
         topic = topics.setdefault(partition.topic, ListOffsetsTopic(partition.topic))

@@ -301,7 +301,7 @@ class RangeReader:
     def _lose_damaged(self, what: str, error: CorruptRecordError) -> None:
         if self._settings.fail_on_data_loss:
             raise CorruptRecordError(f"{what}; set failOnDataLoss to false to continue after them") from error
-        log.warning("%s; reading continues after them, since failOnDataLoss is false", what)
+        log.warning("%s; reading continues after them, because failOnDataLoss is false", what)
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
@@ -372,6 +372,6 @@ class RangeReader:
     def _lose(self, what: str, position: int, *, by_retention: bool = False) -> None:
         if self._settings.fail_on_data_loss:
             raise data_loss(what, by_retention=by_retention)
-        log.warning("%s; reading continues without them, since failOnDataLoss is false", what)
+        log.warning("%s; reading continues without them, because failOnDataLoss is false", what)
         self._position = position
         self._retry.reset()

@@ -101,7 +101,7 @@ class ProducerLoop:
         if not await self.loop.wait_for(lambda: call.done or self._is_hurried, limit):
             coordination = self.core.coordination
             why = call.refusal or (coordination and coordination.trouble) or self.metadata.last_error
-            advice = "abort to give it up" if call.refusal else "call it again to wait longer"
+            advice = "abort to give up" if call.refusal else "call it again to wait longer"
             raise KafkaTimeoutError(f"{call.name} did not end within {limit} ms{f': {why}' if why else ''}; {advice}")
         if not call.done:
             raise ClosedError(f"the producer was closed during {call.name}")

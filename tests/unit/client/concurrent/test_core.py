@@ -414,10 +414,10 @@ def test_a_broker_that_takes_no_metadata():
 @pytest.mark.parametrize(
     ("rules", "words"),
     [
-        ({"order": "keys"}, 'order is \'keys\'; it is "key", "partition", "unordered" or a function'),
+        ({"order": "keys"}, 'order is \'keys\'; it must be "key", "partition", "unordered" or a function'),
         ({"concurrency": 0}, "concurrency is 0; it must be at least 1"),
         ({"max_buffered": 0}, "max_buffered is 0; it must be at least 1"),
-        ({"retry": 3}, "retry is 3; it is a Retry(max_attempts=…, delay_ms=…)"),
+        ({"retry": 3}, "retry is 3; it must be a Retry(max_attempts=…, delay_ms=…)"),
         ({"metadata_limit": -1}, "metadata_limit is -1; it must be at least 0"),
     ],
 )

@@ -115,7 +115,7 @@ def list_resources_request(version: int, types: list[ConfigResourceType]) -> Lis
         UnsupportedVersionError: v0, from before Kafka 4.1, lists only client-metrics resources.
     """
     if version < _FIRST_WITH_TYPES and types != [ConfigResourceType.CLIENT_METRICS]:
-        raise UnsupportedVersionError("resources of all types can be listed since Kafka 4.1")
+        raise UnsupportedVersionError("listing resources of all types needs Kafka 4.1 or later")
     return ListConfigResourcesRequest([int(kind) for kind in types])
 
 

@@ -60,7 +60,7 @@ def remove_members_request(
         UnsupportedVersionError: before v3 (Kafka 2.4) only a member itself can leave.
     """
     if version < _FIRST_WITH_MEMBERS:
-        raise UnsupportedVersionError("an admin can remove members since Kafka 2.4")
+        raise UnsupportedVersionError("removing members needs Kafka 2.4 or later")
     why = (reason or DEFAULT_REASON)[:MAX_REASON_LENGTH]
     return LeaveGroupRequest(
         group_id, members=[MemberIdentity(each.member_id, each.group_instance_id, why) for each in members]

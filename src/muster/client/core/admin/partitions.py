@@ -179,7 +179,7 @@ def elect_leaders_request(
         UnsupportedVersionError: v0, from before Kafka 2.4, elects only preferred leaders.
     """
     if version == 0 and election_type is not ElectionType.PREFERRED:
-        raise UnsupportedVersionError("unclean leaders can be elected on request since Kafka 2.4")
+        raise UnsupportedVersionError("electing unclean leaders on request needs Kafka 2.4 or later")
     named = (
         None
         if partitions is None

@@ -91,9 +91,9 @@ def list_transactions_request(
         UnsupportedVersionError: the broker is too old for a filter: it would return all ids.
     """
     if duration_ms >= 0 and version < _WITH_DURATION:
-        raise UnsupportedVersionError("transactions can be filtered by their duration since Kafka 3.8")
+        raise UnsupportedVersionError("filtering transactions by duration needs Kafka 3.8 or later")
     if pattern and version < _WITH_PATTERN:
-        raise UnsupportedVersionError("transactional ids can be filtered by a pattern since Kafka 4.1")
+        raise UnsupportedVersionError("filtering transactional ids by a pattern needs Kafka 4.1 or later")
     return ListTransactionsRequest(list(states), list(producer_ids), duration_ms, pattern or None)
 
 
@@ -124,7 +124,7 @@ def all_listed(by_broker: Mapping[int, list[TransactionListing] | KafkaError]) -
 def check_transactional_ids(ids: Iterable[str]) -> list[str]:
     """Check the caller's transactional ids."""
     if isinstance(ids, str):
-        raise IllegalArgumentError(f"the transactional ids are the text {ids!r}; give a list of ids")
+        raise IllegalArgumentError(f"the transactional ids are the text {ids!r}; pass a list of ids")
     return [check_text("a transactional id", each) for each in ids]
 
 

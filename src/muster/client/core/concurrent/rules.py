@@ -47,7 +47,7 @@ class Retry:
         for name in ("max_attempts", "delay_ms", "max_delay_ms"):
             check_whole(name, getattr(self, name), -MAX_MS)
         if self.max_attempts < 1:
-            raise ConfigError(f"max_attempts is {self.max_attempts}; the first attempt counts, so it is at least 1")
+            raise ConfigError(f"max_attempts is {self.max_attempts}; it must be at least 1: the first attempt counts")
         if not 0 <= self.delay_ms <= self.max_delay_ms:
             raise ConfigError(
                 f"delay_ms ({self.delay_ms}) must be at least 0 and at most max_delay_ms ({self.max_delay_ms})"
@@ -73,9 +73,9 @@ class Rules:
 
     def __post_init__(self) -> None:
         if not callable(self.order) and self.order not in ORDERS:
-            raise ConfigError(f'order is {self.order!r}; it is "key", "partition", "unordered" or a function')
+            raise ConfigError(f'order is {self.order!r}; it must be "key", "partition", "unordered" or a function')
         if not isinstance(self.retry, Retry):
-            raise ConfigError(f"retry is {self.retry!r}; it is a Retry(max_attempts=…, delay_ms=…)")
+            raise ConfigError(f"retry is {self.retry!r}; it must be a Retry(max_attempts=…, delay_ms=…)")
         for name in ("concurrency", "max_buffered", "max_buffered_bytes"):
             check_whole(name, getattr(self, name), 1)
         check_whole("metadata_limit", self.metadata_limit, 0)

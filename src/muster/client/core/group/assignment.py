@@ -200,6 +200,6 @@ def check_shares(
     stolen = sorted(added & revoked)
     if stolen:
         raise IllegalStateError(
-            f"assignor {assignor} gave {', '.join(map(str, stolen))} to new owners before the old ones let go; "
-            "under the cooperative protocol that takes two rebalances"
+            f"assignor {assignor} gave {', '.join(map(str, stolen))} to new owners before the old owners gave them "
+            "up; under the cooperative protocol that takes two rebalances"
         )

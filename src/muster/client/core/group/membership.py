@@ -358,7 +358,7 @@ class Membership(MemberCore):
         if not assigned <= pending.topics:
             pending.topics |= assigned
             self.topics.keep_fresh(pending.topics)
-        self._note(INFO, f"as leader of group {self.group_id}, by {pending.protocol_name}: {_summary(shares)}")
+        self._note(INFO, f"as leader of group {self.group_id}, assigned by {pending.protocol_name}: {_summary(shares)}")
 
     def _sync(self, assignments: list[SyncGroupRequestAssignment], now: int) -> None:
         node_id = self._lookup.need()

@@ -42,7 +42,7 @@ def init_request(
         UnsupportedVersionError: the broker cannot raise an epoch.
     """
     if version < INIT_WITH_EPOCH and producer_id != NO_PRODUCER_ID:
-        raise UnsupportedVersionError("brokers can give a producer its next epoch since Kafka 2.5")
+        raise UnsupportedVersionError("giving a producer its next epoch needs Kafka 2.5 or later")
     return InitProducerIdRequest(transactional_id, timeout_ms, producer_id, producer_epoch)
 
 
@@ -77,7 +77,7 @@ def offsets_request(
         UnsupportedVersionError: the broker cannot check that the consumer is still a member of the group.
     """
     if version < _FIRST_WITH_MEMBER and group != GroupMetadata(group.group_id):
-        raise UnsupportedVersionError("brokers compare a consumer's generation since Kafka 2.5 (KIP-447)")
+        raise UnsupportedVersionError("comparing a consumer's generation needs Kafka 2.5 or later (KIP-447)")
     topics: dict[str, TxnOffsetCommitRequestTopic] = {}
     for partition, offset in offsets.items():
         topic = topics.setdefault(partition.topic, TxnOffsetCommitRequestTopic(partition.topic))

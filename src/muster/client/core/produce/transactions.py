@@ -100,7 +100,7 @@ class ProducerTransactions:
         self.ends_in_v2 = False
         """The same for the transaction that is ending."""
         self.can_raise_epoch = False
-        """Whether the coordinator can give this producer its next epoch: since Kafka 2.5."""
+        """Whether the coordinator can give this producer its next epoch, as Kafka 2.5 and later can."""
         self.raises_epoch = False
         """In v1: whether the next transaction needs a new epoch."""
         self.sequences = sequences
