@@ -83,7 +83,7 @@ class DeliveryFuture(Future[RecordMetadata]):
             self._state = FINISHED
 
     def done(self) -> bool:
-        """Whether it is settled or cancelled."""
+        """Whether the future is settled or cancelled."""
         self._check_fork()
         return self._state not in (PENDING, RUNNING)
 

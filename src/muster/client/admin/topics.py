@@ -99,8 +99,9 @@ class TopicsPart(AdminPart):
     async def create_partitions(
         self, topics: Mapping[str, NewPartitions | int], *, validate_only: bool = False, raise_errors: bool = True
     ) -> dict[str, KafkaError | None]:
-        """Add partitions to topics; the number is the new total. Subscribed groups rebalance, and records of a
-        key may go to another partition than before. `validate_only` only checks."""
+        """Add partitions to topics; the number is the new total. Subscribed groups rebalance, and records with the same
+        key may go to a different partition than before. `validate_only` only checks.
+        """
         wanted = {topic: admin_partitions.new_partitions(topic, number) for topic, number in topics.items()}
 
         async def attempt(names: list[str]) -> dict[str, KafkaError | None]:

@@ -1,4 +1,4 @@
-"""`AsyncConsumer`: the consumer for asyncio."""
+"""`AsyncConsumer`: the asyncio consumer."""
 
 from __future__ import annotations
 

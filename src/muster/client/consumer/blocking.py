@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class AsyncReader(Protocol):
-    """The consumer for asyncio that does the work."""
+    """The asyncio consumer that does the work."""
 
     async def start(self) -> None: ...
 
@@ -84,7 +84,7 @@ class AsyncReader(Protocol):
 def blocking(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[BlockingReader, P], T]:
-    """A coroutine method of the consumer for asyncio, as a blocking one."""
+    """A coroutine method of the asyncio consumer, made blocking."""
 
     @wraps(method)
     def call(self: BlockingReader, /, *args: P.args, **more: P.kwargs) -> T:
@@ -95,7 +95,7 @@ def blocking(
 
 
 def in_loop(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[BlockingReader, P], T]:
-    """A plain method of the consumer for asyncio, called in the loop's thread."""
+    """A plain method of the asyncio consumer, called in the loop's thread."""
 
     @wraps(method)
     def call(self: BlockingReader, /, *args: P.args, **more: P.kwargs) -> T:
@@ -119,7 +119,7 @@ def _hands_out(
 
 
 class BlockingReader(forks.NotPicklable):
-    """A blocking consumer: a consumer for asyncio does the work in a loop thread.
+    """A blocking consumer: an asyncio consumer does the work in a loop thread.
 
     A poll may be interrupted (Ctrl-C) after its records have left the core. Then the next poll hands them out: before
     anything else happens in the loop's thread, `_settle` takes back what the caller did not get.

@@ -45,7 +45,7 @@ class _Run:
 
     @property
     def has_more(self) -> bool:
-        """Whether it has more to hand out now."""
+        """Whether the run has more to hand out now."""
         state = self.state
         return self.index < self.size and state.assigned and not state.paused and not state.pending_revocation
 

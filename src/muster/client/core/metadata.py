@@ -122,7 +122,7 @@ class ClusterMetadata:
         """Whether the last request was only for the topics that are needed, and did not find all of them."""
         self._refreshed_at: int | None = None
         self._asking_since: int | None = None
-        """Since when requests have failed."""
+        """When requests began to fail."""
         self._not_before = 0
 
     # --- what to know ------------------------------------------------------------------------------------------------

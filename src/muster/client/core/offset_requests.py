@@ -118,7 +118,7 @@ class TopicIds:
         return self._of.get(topic, ZERO_UUID)
 
     def name(self, name: str, topic_id: bytes) -> str | None:
-        """The name of a topic that an answer gives by name or by id."""
+        """The name of a topic that an answer identifies by name or by id."""
         return name or self._names.get(topic_id)
 
 

@@ -73,7 +73,7 @@ class Failure:
         return self.kind not in _FINAL
 
     def error(self) -> MusterError:
-        """The same as an exception for the user."""
+        """The failure as an exception for the user."""
         match self.kind:
             case FailureKind.UNSUPPORTED_VERSION:
                 return UnsupportedVersionError(self.message)

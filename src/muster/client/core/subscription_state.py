@@ -3,7 +3,7 @@
 Theory. A consumer subscribes to topics by name or by pattern, and the group assigns partitions; or it is assigned
 partitions manually (J7), without a group. An assigned partition goes through four states:
 
-                                     +-> AWAIT_VALIDATION --truncated, where is unknown----+
+                                     +-> AWAIT_VALIDATION --truncated, offset unknown------+
                           new leader |       | the log is as it was, or                     |
                                      |       v truncated: back to where the logs diverge    v
     INITIALIZING --committed offset--+-> FETCHING <-------reset looked up-------------- AWAIT_RESET

@@ -116,10 +116,10 @@ class Connection(asyncio.BufferedProtocol):
         self.state = ConnectionState.CONNECTING
         self.was_ready = False
         self.closed_in_handshake = False
-        """Whether the broker closed it instead of answering ApiVersions."""
+        """Whether the broker closed the connection instead of answering ApiVersions."""
         self.last_used = owner.now()
         self.slow_at = self.last_used + SLOW_MS
-        """It counts as slow if it is not ready by then."""
+        """The connection counts as slow if it is not ready by then."""
         self._owner = owner
         self._client_id = client_id
         self._handshake_ms = handshake_ms

@@ -39,7 +39,7 @@ class _Address:
     """State of an address between connections: when to retry, with which timeout, what was logged.
 
     A client may wait for its cluster forever, but not silently: the first failure to connect is logged as a warning,
-    and so is a failure for another reason. The same reason is logged again only every five minutes.
+    and so is a failure for a different reason. The same reason is logged again only every five minutes.
     """
 
     __slots__ = ("backoff", "is_old", "logged", "logged_at", "name", "retry_at", "setup_timeout")

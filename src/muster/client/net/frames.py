@@ -16,7 +16,7 @@ _LENGTH = Struct(">i")
 _SHARED_BYTES = 65_536
 
 _REUSED_FRAMES = 3
-"""A consumer reads one while it decodes another and a third waits."""
+"""A consumer reads one frame while it decodes another and a third waits."""
 _MAX_REUSED_BYTES = 8 << 20
 _PIECE = 1 << 20
 

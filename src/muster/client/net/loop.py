@@ -67,7 +67,7 @@ class LoopCall(Generic[T]):
         self.task: asyncio.Task[T] | None = None
         self.ended = False
         self.succeeded = False
-        """Whether it has ended with a result."""
+        """Whether the call has ended with a result."""
         self.mailbox = _Mailbox()
         self.returned = False
         """The caller has the result."""

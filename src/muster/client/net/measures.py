@@ -74,7 +74,7 @@ class Measures:
 
     def __init__(self) -> None:
         self.requests: dict[str, RequestStats] = {}
-        """By request name."""
+        """The requests of each kind, by name."""
         self.made = self.closed = 0
         """Connections opened and closed."""
 

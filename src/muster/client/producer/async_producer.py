@@ -1,4 +1,4 @@
-"""`AsyncProducer`: the producer for asyncio. Its core runs in the caller's event loop."""
+"""`AsyncProducer`: the asyncio producer. Its core runs in the caller's event loop."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class BatchProducer(forks.NotPicklable):
 
     @property
     def usable(self) -> bool:
-        """Whether it is open, without a failure, and in the process that created it."""
+        """Whether the producer is open, has no failure, and is in the process that created it."""
         return self._engine.failure is None and not self._thread.closed and not self._thread.forked
 
     def partition_count(self, topic: str) -> int:

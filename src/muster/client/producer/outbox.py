@@ -87,12 +87,12 @@ class Outbox:
 
     @property
     def is_here(self) -> bool:
-        """Whether it belongs to this process, not to its parent."""
+        """Whether the outbox belongs to this process, not to its parent."""
         return self._forks == forks.count
 
     @property
     def needs_closing(self) -> bool:
-        """Whether it was started in this process and was not asked to end."""
+        """Whether the outbox was started in this process and was not asked to end."""
         return self._started and not self._closing and self.is_here
 
     # --- for callers -------------------------------------------------------------------------------------------------

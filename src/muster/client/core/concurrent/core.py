@@ -123,7 +123,7 @@ class ConcurrentCore:
                     self.metrics.skipped += 1
 
     def _cut(self, progress: PartitionProgress, offset: int) -> None:
-        """Records from an offset on arrive again, perhaps different ones."""
+        """The records from this offset on arrive again, perhaps different ones."""
         gone = self._queue.drop(progress.partition, offset)
         gone |= {job for _, _, job in self._retries if job.progress is progress and job.record.offset >= offset}
         for job in gone:

@@ -119,7 +119,7 @@ def _encode(partition: TopicPartition, offset: int, done: Done) -> str:
 
 
 def _less(offset: int, done: Done) -> Done:
-    """The same for fewer offsets: the first half of the holes; None if there are no holes: only they take up room."""
+    """The part before the middle hole; nothing if there are fewer than two holes, because only holes take up room."""
     if len(done.holes) < 2:
         return done._replace(end=offset)
     end = done.holes[len(done.holes) // 2]

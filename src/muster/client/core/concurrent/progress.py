@@ -74,7 +74,7 @@ class PartitionProgress:
         self._open: set[int] = set()
         """Offsets that have arrived and are not done."""
         self._order: deque[int] = deque()
-        """The same, in order, with some that have since been done."""
+        """The open offsets in order, with some that have since been done."""
         self._epochs: deque[tuple[int, int]] = deque()
         """Leader epochs of records, each with its first offset."""
         self._limit = limit

@@ -56,7 +56,7 @@ class Job:
 
     @property
     def is_void(self) -> bool:
-        """Whether its result is ignored: its partition was given up, or its record is lost."""
+        """Whether the job's result is ignored: its partition was given up, or its record is lost."""
         progress = self.progress
         return progress.over or bool(progress.cuts and progress.is_void(self.record.offset, self.born))
 

@@ -72,7 +72,7 @@ class OutgoingBatch:
 
     @property
     def count(self) -> int:
-        """Records in it."""
+        """The number of records."""
         return self.builder.count
 
 
@@ -108,7 +108,7 @@ class ProducerBatch:
         self.partition = partition
         self.created_ms = created_ms
         self.order = order
-        """Its rank among the batches of its partition; the pieces of a split batch have an additional number."""
+        """The batch's rank among those of its partition; the pieces of a split batch have an additional number."""
         self.builder = BatchBuilder()
         self.encoded: bytearray | None = None
         self.receipts: list[Any] = []
@@ -122,7 +122,7 @@ class ProducerBatch:
         """Whether no more records can be added."""
         self.done = False
         self.maybe_written = False
-        """An attempt may have written it, although no answer confirms that."""
+        """An attempt may have written the batch, although no answer confirms that."""
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = NO_PRODUCER_EPOCH
         self.base_sequence = NO_SEQUENCE
@@ -130,17 +130,17 @@ class ProducerBatch:
 
     @property
     def count(self) -> int:
-        """Records in it."""
+        """The number of records."""
         return len(self.receipts)
 
     @property
     def has_sequence(self) -> bool:
-        """Whether it has a sequence, which the broker checks."""
+        """Whether the batch has a sequence, which the broker checks."""
         return self.base_sequence != NO_SEQUENCE
 
     @property
     def size(self) -> int:
-        """Its size in bytes, exact once it is encoded."""
+        """The batch's size in bytes, exact once it is encoded."""
         return self.builder.size if self.encoded is None else len(self.encoded)
 
     def append(
@@ -167,7 +167,7 @@ class ProducerBatch:
         self.memory = whole.size
 
     def encode(self, compression: Compression, level: int | None, transactional: bool = False) -> bytearray:
-        """Build its bytes, once; no record can be added afterwards."""
+        """Build the batch's bytes, once; no record can be added afterwards."""
         self.closed = True
         if self.encoded is None:
             self.encoded = self.builder.build(
@@ -182,7 +182,7 @@ class ProducerBatch:
         return self.encoded
 
     def set_producer(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-        """Set its producer id, epoch and sequence, even after encoding."""
+        """Set the batch's producer id, epoch and sequence, even after encoding."""
         self.producer_id, self.producer_epoch, self.base_sequence = producer_id, producer_epoch, base_sequence
         if self.encoded is not None:
             # A copy: a socket may still be writing the old bytes.
@@ -190,7 +190,7 @@ class ProducerBatch:
             set_producer(self.encoded, 0, producer_id, producer_epoch, base_sequence)
 
     def split(self) -> list[ProducerBatch]:
-        """The same records as smaller batches, at most half as large, with their old sequences."""
+        """The records as smaller batches, at most half as large, with their old sequences."""
         assert self.encoded is not None
         records = read_tuples(self.encoded)
         limit = sum(record_size(key, value, headers) for _, _, key, value, headers in records) // 2

@@ -96,9 +96,9 @@ class ProducerTransactions:
         self.error: MusterError | None = None
         """Why the transaction must be aborted, or the producer has ended."""
         self.is_v2 = False
-        """Whether brokers add partitions, and EndTxn answers with the next epoch."""
+        """Whether the protocol is v2: brokers add partitions, and EndTxn answers with the next epoch."""
         self.ends_in_v2 = False
-        """The same for the transaction that is ending."""
+        """Whether the transaction that is ending does so in v2."""
         self.can_raise_epoch = False
         """Whether the coordinator can give this producer its next epoch, as Kafka 2.5 and later can."""
         self.raises_epoch = False
@@ -107,9 +107,9 @@ class ProducerTransactions:
         self.end_producer = end_producer
         # About the open transaction:
         self.is_begun = False
-        """Whether the coordinator has it, or with v2 may have it."""
+        """Whether the coordinator has the transaction, or with v2 may have it."""
         self.may_be_begun = False
-        """In v1: whether the answer to an addition was lost."""
+        """In v1: whether the answer to AddPartitionsToTxn or AddOffsetsToTxn was lost."""
         self.partitions: set[TopicPartition] = set()
         self.to_add: set[TopicPartition] = set()
         self.offsets: deque[TransactionOffsets] = deque()
@@ -199,8 +199,9 @@ class ProducerTransactions:
         return self._call is not None and not self._call.done and self._call.name != "init_transactions"
 
     def _previous_call(self, name: str) -> TransactionCall | None:
-        """The same call, made before, if it is under way or was the last to succeed. Once the producer has ended, only
-        an outcome that the caller does not have yet counts."""
+        """The previous call of this name, if it is under way or was the last to succeed. Once the producer has ended,
+        only an outcome that the caller does not have yet counts.
+        """
         call = self._call
         if call is None or call.error is not None:
             return None
