@@ -95,7 +95,7 @@ def test_the_longest_text_that_can_be_sent_is_taken():
         (ProducerConfig, {"compression_type": "brotli"}, "gzip"),
         (ProducerConfig, {"compression_gzip_level": 10}, "compression_gzip_level is 10; it must be at most 9"),
         (ProducerConfig, {"compression_gzip_level": -2}, "at least -1"),
-        (ProducerConfig, {"compression_gzip_level": 0}, "must be -1, the codec's own, or 1 to 9"),
+        (ProducerConfig, {"compression_gzip_level": 0}, "must be 1 to 9, or -1 for the codec's default"),
         (ProducerConfig, {"compression_zstd_level": 23}, "at most 22"),
         (ProducerConfig, {"compression_zstd_level": -131_073}, "at least -131072"),
         (ProducerConfig, {"delivery_timeout_ms": 1000}, "linger_ms \\+ request_timeout_ms"),

@@ -70,7 +70,7 @@ def test_handlers_that_do_not_fit() -> None:
         ConcurrentConsumer(GROUP, None, topics="t")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="which cannot be called"):
         AsyncConcurrentConsumer(GROUP, "handle", topics="t")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="handler for AsyncConcurrentConsumer"):
+    with pytest.raises(ConfigError, match="use AsyncConcurrentConsumer"):
         ConcurrentConsumer(GROUP, handle_async, topics="t")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="a module-level function"):
         ConcurrentConsumer(GROUP, lambda _record: None, topics="t", workers="processes")
