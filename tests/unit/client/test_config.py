@@ -65,7 +65,7 @@ def test_the_longest_text_that_can_be_sent_is_taken():
         (ClientConfig, {"bootstrap_servers": "a b:1"}, "not a broker address"),
         (ClientConfig, {"client_id": "x" * 32_768}, "32767 can be sent"),
         (ConsumerConfig, {"group_instance_id": ""}, "group_instance_id is ''"),
-        (ConsumerConfig, {"group_instance_id": ".."}, "is not '.' or '..'"),
+        (ConsumerConfig, {"group_instance_id": ".."}, "must not be '.' or '..'"),
         (ConsumerConfig, {"group_instance_id": "a/b"}, "letters, digits"),
         (ConsumerConfig, {"group_instance_id": "x" * 250}, "1 to 249"),
         (ClientConfig, {"bootstrap_servers": "localhost"}, "host:port|localhost:9092"),
