@@ -233,8 +233,8 @@ def connections(server: CurveServer, size: int) -> Costs:
             time.sleep(0.01)
     return {
         "connect and greet": greeted,
-        "1,000 heartbeats beside them": beside,
-        "a second idle": idle,
+        "1,000 heartbeats meanwhile": beside,
+        "one idle second": idle,
         "close": closed,
     }
 

@@ -36,7 +36,7 @@ class Row(NamedTuple):
 
 MS, MB, RATE, US, MB_S = "ms", "MB", "/s", "µs", "MB/s"
 ROWS = (
-    Row("startup", "ms", "start to first good Metadata", MS, True, "≤ 150 ms"),
+    Row("startup", "ms", "start to first successful Metadata", MS, True, "≤ 150 ms"),
     Row("startup", "rss_mb", "resident memory after the start", MB, True, "≤ 45 MB"),
     Row("memory", "rss_mb", "the same with a group of 1,000 members", MB, True, "≤ 70 MB"),
     Row("heartbeats", "requests_per_s", "heartbeats, 4 connections × 64 deep", RATE, False, "≥ 200,000/s"),

@@ -25,7 +25,7 @@ muster" is `muster serve`; all others are Apache Kafka 4.2. `python -m tests.his
 them again.
 
 Some scenarios (`unseen_*_plays.py`) were written by someone who had not read the rules, and measured before the rules
-were changed on them: [history.md](history.md#how-they-do-on-what-they-have-not-seen) has those figures.
+were changed on them: [history.md](history.md#results-on-unseen-scripts) has those figures.
 
 If a row has two causes, the records fit both (a member that never commits may have left or crashed): the history names
 the first with low confidence and the other as an alternative, with what would tell them apart. "Part of" is the pattern
