@@ -20,7 +20,7 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "settings.md
 HEAD = """\
 # Settings
 
-Names, units and defaults are Apache Kafka's where Kafka has the setting. *Unused* means that the setting is accepted
+Names, units and defaults are Apache Kafka's if Kafka has the setting. *Unused* means that the setting is accepted
 and shown, so that tools which set it work, but changes nothing here. `python -m tools.settings_pages` writes this page
 from the tables that broker and clients read; a test checks that it is up to date.
 
@@ -37,8 +37,8 @@ and after a restart.
 """
 
 COORDINATOR = """
-`muster coordinator` ([server-assigned.md](server-assigned.md#beside-apache-kafka)) takes these of them, and refuses
-`-o` with others: {}. By default it assigns to all groups.
+`muster coordinator` ([server-assigned.md](server-assigned.md#next-to-apache-kafka)) accepts only these settings,
+and refuses `-o` with any other: {}. By default it assigns the partitions of all groups.
 """
 
 TOPICS = """
@@ -107,7 +107,7 @@ def _code(value: object) -> str:
 
 
 def _paragraphs(kind: type) -> str:
-    """The class's own words about its settings, behind its first line."""
+    """The class's own words about its settings, after its first line."""
     _, _, rest = inspect.cleandoc(kind.__doc__ or "").partition("\n\n")
     return rest or inspect.cleandoc(kind.__doc__ or "")
 

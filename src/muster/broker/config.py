@@ -34,8 +34,8 @@ _SETTINGS = (
     S("log.dirs", K.LIST, "muster-data", "The folder with topics, groups and offsets."),
     S("broker.rack", K.STRING, None, "The rack of this broker, reported to clients."),
     S("fsync", K.STRING, "interval",
-      "When records are synced to disk: `interval`, within a second of being acknowledged; `always`, before; `never`, "
-      "when the operating system chooses.", choices=FSYNC_POLICIES),
+      "When records are synced to disk: `interval`, within a second of being acknowledged; `always`, before being "
+      "acknowledged; `never`, when the operating system chooses.", choices=FSYNC_POLICIES),
     # --- cluster
     S("zookeeper.connect", K.STRING, None, "ZooKeeper's addresses, host:port,host:port/chroot, of the cluster that "
       "this broker joins. Without it, the broker is standalone."),
@@ -100,7 +100,7 @@ _SETTINGS = (
       choices=TIMESTAMP_TYPES),
     S("log.message.timestamp.before.max.ms", K.LONG, LONG_MAX, "How far in the past a record's timestamp may be.", 0),
     S("log.message.timestamp.after.max.ms", K.LONG, 3_600_000, "How far in the future a record's timestamp may be.", 0),
-    S("log.flush.interval.messages", K.LONG, LONG_MAX, "Records after which a log is flushed to disk (unused).", 1),
+    S("log.flush.interval.messages", K.LONG, LONG_MAX, "Records between flushes of a log to disk (unused).", 1),
     S("log.cleaner.backoff.ms", K.LONG, 15_000, "How often to check logs for compaction.", 0),
     S("log.cleaner.min.cleanable.ratio", K.DOUBLE, 0.5, "Share of a log that must be dirty to be compacted.", 0, 1),
     S("log.cleaner.min.compaction.lag.ms", K.LONG, 0, "Minimum time that a record stays uncompacted.", 0),
@@ -108,12 +108,12 @@ _SETTINGS = (
     S("log.cleaner.delete.retention.ms", K.LONG, 86_400_000, "How long a tombstone is kept by compaction.", 0),
     S("log.local.retention.ms", K.LONG, -2, "Tiered storage, which is off.", -2),
     S("log.local.retention.bytes", K.LONG, -2, "Tiered storage, which is off.", -2),
-    S("producer.id.expiration.ms", K.INT, 86_400_000, "How long an idle producer's sequences are remembered.", 1),
+    S("producer.id.expiration.ms", K.INT, 86_400_000, "How long an idle producer's sequence numbers are kept.", 1),
     # --- transactions
     S("transaction.version", K.INT, 2,
-      "The finalized feature, until it is updated with kafka-features.sh: from 2 on, a transaction has an epoch of its "
-      "own, so that a late request of an earlier one is refused (KIP-890). Clients that do not support it are served "
-      "as with 0. All brokers of a cluster use the level of its first broker.", 0, 2),
+      "The finalized level of the feature, until it is updated with kafka-features.sh: from 2 on, each transaction has "
+      "its own epoch, so that a late request of an earlier transaction is refused (KIP-890). Clients that do not "
+      "support it are served as with 0. All brokers of a cluster have the level of the first.", 0, 2),
     S("transaction.max.timeout.ms", K.INT, 900_000, "The longest transaction timeout a producer may request.", 1),
     S("transactional.id.expiration.ms", K.INT, 604_800_000,
       "How long a transactional id without a transaction is kept.", 1),
@@ -139,14 +139,14 @@ _SETTINGS = (
       "Minimum time that __group_events keeps an event; -1 means forever. In a cluster the topic keeps the value that "
       "it was created with.", -1),
     S("server.assigned.groups", K.STRING, None,
-      "A regular expression for whole group ids: the coordinator assigns the partitions of matching groups, not their "
-      "leader. By default none."),
+      "A regular expression for whole group ids: the coordinator, not the leader, assigns the partitions of matching "
+      "groups. By default there are none."),
     S("offsets.topic.num.partitions", K.INT, 50, "Partitions of __consumer_offsets; cannot be changed later.", 1),
     S("offsets.topic.replication.factor", K.SHORT, 1, "Replicas of __consumer_offsets: only 1 is possible.", 1, 1),
     S("offsets.topic.segment.bytes", K.INT, 104_857_600, "Segment size of __consumer_offsets.", 1),
     S("offsets.retention.minutes", K.INT, 10_080, "How long an empty group's offsets are kept.", 1),
     S("offsets.retention.check.interval.ms", K.LONG, 600_000, "How often to check for expired offsets.", 1),
-    S("offset.metadata.max.bytes", K.INT, 4_096, "The longest metadata of a commit."),
+    S("offset.metadata.max.bytes", K.INT, 4_096, "Maximum size of the metadata in an offset commit."),
 )  # fmt: skip
 
 SETTINGS: dict[str, Setting] = {setting.name: setting for setting in _SETTINGS}

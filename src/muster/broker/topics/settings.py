@@ -26,7 +26,7 @@ _SETTINGS = (
       synonym="log.cleaner.delete.retention.ms"),
     S("file.delete.delay.ms", K.LONG, 60_000, "How long a deleted segment stays on disk (unused).", 0,
       synonym="log.segment.delete.delay.ms"),
-    S("flush.messages", K.LONG, LONG_MAX, "Records after which the log is flushed to disk (unused).", 1,
+    S("flush.messages", K.LONG, LONG_MAX, "Records between flushes of the log to disk (unused).", 1,
       synonym="log.flush.interval.messages"),
     S("flush.ms", K.LONG, LONG_MAX, "Milliseconds after which the log is flushed to disk (unused).", 0),
     S("follower.replication.throttled.replicas", K.LIST, "", "Replicas with throttled replication (unused)."),

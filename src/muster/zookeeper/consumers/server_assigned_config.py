@@ -15,7 +15,7 @@ class ServerAssignedConfig(ConsumerConfig):
     """The additional setting of a consumer whose coordinator assigns its partitions, and the differences from other
     consumers.
 
-    `coordinator_servers` are the draft listeners of one or more coordinators, `host:port,host:port`: it is required,
+    `coordinator_servers` has the draft listeners of one or more coordinators, `host:port,host:port`: it is required,
     and any of them leads to the group's coordinator. Records are read from `bootstrap_servers`, brokers of Kafka or
     muster. `group_id` is required. `partition_assignment_strategy` names one strategy of the coordinator: range or
     roundrobin. There are no static members (`group_instance_id`), and no limit on the time between two polls:
