@@ -29,8 +29,8 @@ APIS = {
 
 EFFECTS = {
     "error": "the request is not handled: every error code in the answer is `error`",
-    "lose_request": "the request is not handled, and its connection is closed, as if the broker died before it",
-    "lose_answer": "the request is handled, then its connection is closed, as if the broker died after it",
+    "lose_request": "the request is not handled, and its connection is closed, as if the broker had died first",
+    "lose_answer": "the request is handled, then its connection is closed, as if the broker had died just after",
     "hang": "the request is not handled, and its connection stays open until the client times out",
     "delay": "the request is handled `delay_ms` later; later requests on its connection wait",
     "hold": "the request is handled once the fault releases it or is removed",
