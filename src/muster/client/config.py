@@ -120,8 +120,8 @@ class ConsumerConfig(ClientConfig):
     `partition_assignment_strategy` holds names (range, roundrobin, sticky, cooperative-sticky) or `Assignor` objects,
     in order of preference.
 
-    `enable_auto_offset_store` is librdkafka's setting: without it, only offsets given to `store_offsets` are committed,
-    by auto commit, by `commit` without offsets, at a rebalance and at the end.
+    `enable_auto_offset_store` is librdkafka's setting: if it is False, only offsets passed to `store_offsets` are
+    committed, by auto commit, by `commit` without offsets, at a rebalance and at the end.
     """
 
     group_id: str | None = None
