@@ -22,7 +22,7 @@ def add_log_level(parser: argparse.ArgumentParser, default: str) -> None:
 
 
 def set_up_log(arguments: argparse.Namespace) -> None:
-    """Log what clients report in the format of the commands' own messages."""
+    """Log reports of clients in the format of the commands' own messages."""
     logging.basicConfig(level=arguments.log_level, format="muster: %(message)s", stream=sys.stderr)
 
 

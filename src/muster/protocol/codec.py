@@ -56,7 +56,7 @@ def encode(message: Message, version: int) -> bytes:
 
 
 def encode_parts(message: Message, version: int) -> list[Buffer]:
-    """Like `encode`, as buffers to be written one after the other; record batches are not copied."""
+    """Like `encode`, as buffers to be written one after another; record batches are not copied."""
     parts: list[Buffer] = []
     CODECS[type(message), version][0](message, parts.append)
     return parts

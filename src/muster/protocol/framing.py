@@ -18,7 +18,7 @@ _LENGTH = Packer(">i")
 _CORRELATION_ID = Packer(">i")
 
 _MOST_TAGS = 1_000
-"""The most tagged fields in a header; Kafka's own headers have none yet."""
+"""The maximum number of tagged fields in a header; Kafka's own headers have none yet."""
 
 R = TypeVar("R", bound=Response)
 
@@ -39,7 +39,7 @@ def join_frame(parts: list[Buffer]) -> list[Buffer]:
 
 
 def encode_request(request: Request[R], version: int, correlation_id: int, client_id: str | None) -> list[Buffer]:
-    """A request as a frame: buffers to be written one after the other."""
+    """A request as a frame: buffers to be written one after another."""
     header = RequestHeader(request.API_KEY, version, correlation_id, client_id)
     parts: list[Buffer] = []
     codec.encoder(RequestHeader, request_header_version(type(request), version))(header, parts.append)
@@ -48,7 +48,7 @@ def encode_request(request: Request[R], version: int, correlation_id: int, clien
 
 
 def encode_response(response: Response, request: type[Request[R]], version: int, correlation_id: int) -> list[Buffer]:
-    """A response as a frame: buffers to be written one after the other."""
+    """A response as a frame: buffers to be written one after another."""
     parts: list[Buffer] = [_CORRELATION_ID.pack(correlation_id)]
     if response_header_version(request, version):
         parts.append(b"\0")

@@ -53,7 +53,7 @@ def held_topics(directory: LogDirDescription) -> set[str]:
 
 
 def as_json(brokers: Brokers, topics: set[str]) -> dict[str, object]:
-    """The document of `kafka-log-dirs`, with the volumes' sizes (KIP-827)."""
+    """The JSON document of `kafka-log-dirs`, with the volumes' sizes (KIP-827)."""
     return {
         "version": 1,
         "brokers": [

@@ -19,7 +19,7 @@ _MISSING = "coordinator not checked: there are no groups yet"
 
 @dataclass(slots=True)
 class Health:
-    """What was found. `problems` describes each problem; without any the cluster is healthy."""
+    """What was found. `problems` describes each problem; if there are none, the cluster is healthy."""
 
     brokers: list[int] = field(default_factory=list)
     away: list[int] = field(default_factory=list)

@@ -57,7 +57,7 @@ def absent_source(member: Field) -> str:
     """The value of a tagged field that was not sent, as Python source.
 
     In Kafka's tables the default of a nullable structure is null only if they say "null". If they do not, the structure
-    with its defaults need not be sent, but null is: one byte, 0.
+    with its defaults need not be sent, but null must be, as one byte, 0.
     """
     if member.struct is not None and not member.is_array and member.nullable != schema.NEVER and not member.default:
         return f"{member.struct.name}()"

@@ -248,7 +248,7 @@ def crc_of(view: memoryview, position: int, end: int) -> int:
 
 
 def set_times(buffer: bytearray | memoryview, position: int, header: BatchHeader, latest: int, append: bool) -> None:
-    """Make `latest` the batch's largest time, with `append` (LogAppendTime) that of every record, and compute the CRC
+    """Make `latest` the batch's largest timestamp (with `append`, LogAppendTime, every record's), and compute the CRC
     again, in place. Kafka's brokers also clear unknown attributes in that case."""
     attributes = header.attributes & _KNOWN_ATTRIBUTES | (TIMESTAMP_TYPE_FLAG if append else 0)
     struct.pack_into(">hiqq", buffer, position + _CRC_START, attributes, *header[6:8], latest)
@@ -258,7 +258,7 @@ def set_times(buffer: bytearray | memoryview, position: int, header: BatchHeader
 def set_producer(
     buffer: bytearray | memoryview, position: int, producer_id: int, producer_epoch: int, base_sequence: int
 ) -> None:
-    """Give a batch another producer and sequence and compute the CRC again, in place."""
+    """Give a batch a different producer and sequence, and compute the CRC again, in place."""
     end = position + _OFFSET_AND_LENGTH.unpack_from(buffer, position)[1] + LOG_OVERHEAD
     _PRODUCER.pack_into(buffer, position + _PRODUCER_POSITION, producer_id, producer_epoch, base_sequence)
     set_crc(buffer, position, end)
@@ -366,7 +366,8 @@ class BatchBuilder:
             base_timestamp = self._base_timestamp = timestamp
         if timestamp > self._max_timestamp:
             self._max_timestamp = timestamp
-        # A producer's hot path: small numbers without a call, and the value is not copied before the batch is built.
+        # A producer's hot path: small numbers are encoded without a call, and the value is not copied until the batch
+        # is built.
         counts, limit = _COUNTS, len(_COUNTS)
         head = b"\0\0" if timestamp == base_timestamp else b"\0" + varint(timestamp - base_timestamp)
         head += counts[offset_delta] if offset_delta < limit else varint(offset_delta)
@@ -416,8 +417,8 @@ class BatchBuilder:
             self.size += len(counted) + length
 
     def append_packed(self, timestamp: int, records: memoryview, count: int) -> None:
-        """Add completely encoded records, one after the other, all with this timestamp and with offsets from 0 on.
-        They must be the first. The memory is not copied before the batch is built."""
+        """Add completely encoded records, one after another, all with this timestamp and with offsets from 0 on. They
+        must be the first. The memory is not copied before the batch is built."""
         if self.count:
             raise ValueError("packed records must be the first of their batch")
         self._base_timestamp = self._max_timestamp = timestamp

@@ -1,9 +1,9 @@
 """Records of one shape, found and read many at a time.
 
 Theory. Most producers send records that are alike: keys and values of one length each, without headers. Encoded, each
-of them is then as long as the one before, and the bytes that say how long it and its fields are have the same positions
-and values. So one record is read number by number, and the others are compared with it, a byte of all of them at a
-time: `data[place::stride]` is one call. Equal bytes at equal places mean what they meant in the first record. Only two
+of them is then as long as the one before, and the lengths of the record and of its fields have the same positions and
+bytes. So one record is read number by number, and the others are compared with it, a byte of all of them at a time:
+`data[place::stride]` is one call. Equal bytes at equal places mean what they meant in the first record. Only two
 numbers may differ: the offset, which has to go up by one (a table has its bytes), and the time, which has to have the
 same number of bytes. A run ends before the first record that differs in any other way; such records, and all damaged
 ones, are left to the loop in `record_decode`.
@@ -42,15 +42,15 @@ _MIDDLES = b"".join(bytes((high | 128,)) * 64 for high in range(128))
 """The second byte, where more follow."""
 
 _TABLES = ((), (_FIRSTS,), (_LOWS, _HIGHS), (_LOWS, _MIDDLES))
-"""How the first bytes continue, by the number of bytes."""
+"""The tables for the first bytes of an offset, by its number of bytes."""
 
 _CONTINUES = bytes(128) + bytes((1,)) * 128
-"""Whether a byte of a number is followed by another of it."""
+"""Whether a byte is followed by another one of the same number."""
 _SIGNED = tuple(map(signed, range(128)))
 """The numbers of one byte."""
 
 _WIDEST_TIME = 5
-"""Times with deltas of more bytes are months apart."""
+"""In bytes. Times with longer deltas are months apart."""
 
 _MANY_SHAPES = 256
 

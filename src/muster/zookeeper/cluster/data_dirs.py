@@ -42,7 +42,7 @@ def data_dir_path(broker_id: int) -> str:
 
 
 def registered_data_dir(broker_id: int) -> Plan[DataDir | None]:
-    """The folder that a broker had when it registered last; None if it never did.
+    """The folder that a broker had when it last registered; None if it never did.
 
     Raises:
         ConfigError: its contents cannot be parsed.

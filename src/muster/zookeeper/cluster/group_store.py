@@ -101,7 +101,7 @@ class Room:
         self.bytes = min(self.bytes, max(size // 2, LARGE_BYTES))
 
     def fits(self, key: bytes, value: bytes) -> bool:
-        """Whether the record of a group can be written, as far as is known."""
+        """Whether a group's record can be written, as far as known."""
         return fits(key, value, self.bytes - _ROOM_OF_PATHS)
 
 

@@ -309,9 +309,9 @@ def request_deletion(name: str) -> Plan[None]:
 def raise_epoch(name: str, number: int, known: PartitionImage, newest: int) -> Plan[None]:
     """Raise a partition's leader epoch above one that was used before: an older backup of ZooKeeper was restored.
 
-    Its leader, the only broker that knows, writes it. Otherwise clients with a newer epoch would not accept any leader,
-    and epochs in the log would decrease. It skips epochs that clients may have learned while the leader was down: one,
-    unless more were lost.
+    The partition's leader writes it, since no other broker knows the old epoch. Otherwise clients with a newer epoch
+    would not accept any leader, and epochs in the log would decrease. It skips epochs that clients may have learned
+    while the leader was down: one, unless more were lost.
     """
     skipped = EPOCHS_SKIPPED if known.state.leader_epoch < newest else 1
     state = known.state._replace(leader_epoch=newest + 1 + skipped)

@@ -31,7 +31,7 @@ from muster.zookeeper.base.znodes import slot_epoch_path
 from muster.zookeeper.cluster.group_znodes import groups_path
 
 LOST_ANSWERS = 4
-"""A large multi is given up when its answer was lost this many times in a row, and was not carried out."""
+"""A large multi is given up once its answer was lost this many times in a row and it was not carried out."""
 
 LARGE_BYTES = 32 * 1024
 """A size that every ZooKeeper accepts: smaller requests are retried until they are answered."""

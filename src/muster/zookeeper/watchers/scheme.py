@@ -277,7 +277,8 @@ class WatcherMember(SessionPlans):
         return topic in self._topics or (not self.subscription.is_list and topic in self.subscription.streams)
 
     def _arm(self) -> Plan[None]:
-        """Set the watches that are not set. This comes before any rebalance reads, so no change is lost in between."""
+        """Set the watches that are not set. This comes before a rebalance reads anything, so no change is lost in
+        between."""
         while self._unarmed:
             path, change = next(iter(self._unarmed.items()))
             del self._unarmed[path]  # before asking: the next change may be reported before the answer is processed
