@@ -64,7 +64,7 @@ def record_past(
     now = wall_clock_ms()
     since_ms, until_ms = now - round(since_s * 1000), now - round(until_s * 1000)
     if since_ms >= until_ms:
-        raise ConfigError(f"since_s={since_s:g} must be above until_s={until_s:g}: the recording begins before it ends")
+        raise ConfigError(f"since_s={since_s:g} must be greater than until_s={until_s:g}")
     path, cluster = Path(path), settings.get("bootstrap_servers") or settings.get("bootstrap.servers")
     with muster.Consumer({**settings, **_READER}) as reader:
         entries = [entry for entry in _entries(reader, group_id) if entry.at_ms <= until_ms]
