@@ -146,7 +146,8 @@ class CoordinatorRuntime(Shards[GroupShard]):
         if served is None:
             found = self._find(group_id)
             if not isinstance(found, ServedShard):
-                # A coordinator that is still loading cannot know the member, so it answers with NONE, as Kafka does.
+                # A coordinator that is still loading does not know its members yet, so it answers with NONE, as Kafka
+                # does.
                 return ErrorCode.NONE if found is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else found
             served = found
         return served.shard.heartbeat(group_id, generation_id, member_id, group_instance_id, self._clock())

@@ -76,8 +76,8 @@ def load(
 
     Segments that end before `recovery_point` were synced before the crash and are trusted as after a clean shutdown,
     unless a batch turns out to be damaged: then all are read through, as they are without `trust`.
-    With `sync` the others are synced now: a killed process may have left them in the system's memory only.
-    Raises OSError."""
+    With `sync` the others are synced now: a killed process may have left them only in the system's memory. Raises
+    OSError."""
     recovery = _Recovery(directory, config, now, sync, files, cleaned_to)
     names = recovery.names()
     if not names and not recovery_point and not log_start_offset:

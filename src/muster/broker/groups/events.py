@@ -129,7 +129,7 @@ class EventFile:
     """Appends each event of a group to a file, one JSON object per line: `at` (ms since the epoch), `event`, its
     fields.
 
-    Each line is written through to the operating system, so that it survives a kill of the process. A file that was
+    Each line is written through to the operating system, so that it survives the process being killed. A file that was
     renamed or removed (by logrotate) is created again.
 
     Raises:

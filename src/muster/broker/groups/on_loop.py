@@ -118,7 +118,7 @@ class ShardsOnLoop:
         self._loop.call_soon(load)
 
     def _schedule_flush(self) -> None:
-        """The coordinator has records: write all those of this turn of the loop together."""
+        """The coordinator has records: write all records of this turn of the loop together."""
         if not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self._flush)

@@ -1,4 +1,4 @@
-"""The fast path for an OffsetCommit: some partitions of one topic, without metadata, as consumers commit.
+"""The fast path for an OffsetCommit: a few partitions of one topic, without metadata, as sent by consumers.
 
 Only decoding and encoding are faster. The first bytes of a request contain the sender, its generation and its topic,
 and are the same each time: they are decoded once. The coordinator's shard decides by the same rules as on the general

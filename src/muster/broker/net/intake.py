@@ -4,7 +4,7 @@ together.
 An announced frame costs nothing; the system provides its pages only when bytes arrive in them. When all large frames
 together have reached the bound, only the frame that began first is read further, so that one frame can always be
 finished. While other frames wait for room, a frame that stalls is given up: half a frame cannot make others wait for
-longer than STALLED_S, or twice that at most.
+more than twice STALLED_S.
 """
 
 from __future__ import annotations

@@ -227,7 +227,7 @@ _CODECS = {
 
 
 def _level(codec: Compression | None, values: dict[str, Value]) -> int | None:
-    """The level of a codec that has levels here; None is the codec's own."""
+    """The level of a codec that has levels here; None means the codec's default."""
     if codec is Compression.ZSTD:
         return min(_number(values["compression.zstd.level"]), MOST_ZSTD_LEVEL)
     level = _number(values["compression.gzip.level"])

@@ -60,8 +60,8 @@ def position_of_end(segment: Segment, offset: int) -> int:
 
 # ------------------------------------------------------------------------------------------------------- leader epochs
 # Each batch carries the epoch of the leader that wrote it, and epochs never decrease from one batch to the next. So the
-# end of an epoch is found by bisection: over the segments, then over the index of one. Kafka keeps a list of epochs in
-# a file; muster has none, so none can differ from the log after a crash.
+# end of an epoch is found by bisection: over the segments, then over the index of one segment. Kafka keeps a list of
+# epochs in a file; muster has no such file, so it cannot differ from the log after a crash.
 
 
 def end_of_epoch(segments: tuple[Segment, ...], epoch: int) -> tuple[int | None, int | None]:

@@ -2,7 +2,7 @@
 
 Reading
     A read returns views of a memory map, so that a fetch copies nothing. The file of the active segment grows beyond
-    its map: a large read beyond it maps the file anew; a small read, such as that of a consumer at the end of the log,
+    its map: a large read beyond it maps the file again; a small read, such as that of a consumer at the end of the log,
     is a plain `pread`. A map lives as long as views of it do. muster never cuts a mapped file shorter than its map:
     touching a lost page would raise SIGBUS and end the process. Bytes of a failed append, which are cut off again, were
     never mapped. But another process may cut the file, and a disk may fail. So before a view is given out, the file's
