@@ -10,7 +10,7 @@ from muster.protocol.records.record_batch import BatchHeader
 
 
 def is_full(active: Segment, size: int, placed: Sequence[BatchHeader], config: LogConfig, now: int) -> bool:
-    """Whether batches of `size` bytes begin the next segment, by Kafka's rules of size, age and offsets."""
+    """Whether batches of `size` bytes begin the next segment, by Kafka's rules for size, age and offsets."""
     latest = placed[0].max_timestamp if len(placed) == 1 else max(header.max_timestamp for header in placed)
     waited = latest - active.first_timestamp if active.first_timestamp >= 0 else now - active.created_ms
     return active.size > 0 and (

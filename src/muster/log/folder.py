@@ -63,7 +63,7 @@ class FolderLock:
             os.ftruncate(fd, 0)
             os.pwrite(fd, b"%d\n" % os.getpid(), 0)
         except OSError:
-            pass  # the disk is full: the process id is for people, the lock holds without it
+            pass  # the disk is full: the process id is for people; the lock holds without it
         return cls(fd)
 
     @property

@@ -20,7 +20,7 @@ Threads
 
 Failure
     The bytes of a failed write are cut off again, and the append is refused with KAFKA_STORAGE_ERROR; the log resumes
-    once there is space, or a file descriptor, again. Indexes, snapshots and compaction can wait: a failure there is
+    once there is space again, or a free file descriptor. Indexes, snapshots and compaction can wait: a failure there is
     logged, and they are done later. But after a failed sync it is unknown what the disk holds, and the system may
     report later syncs as successful although the data is gone. Then the log is `failed`: it refuses all appends, and
     acknowledges nothing that was not synced before. Opening the store again recovers it.

@@ -309,7 +309,7 @@ class LogStore:
         return asides
 
     def has_aside(self, topic_partition: TopicPartition, topic_id: bytes) -> bool:
-        """Whether a partition was set aside that belongs to the topic with this id."""
+        """Whether a partition of the topic with this id was set aside."""
         return topic_partition not in self._logs and (self.root / _aside(topic_partition, topic_id)).is_dir()
 
     def open_aside(self, topic_partition: TopicPartition, topic_id: bytes, config: LogConfig, now: int) -> PartitionLog:

@@ -11,7 +11,7 @@ Two things need care:
   earlier changes before it answers a request. So the coordinator gets a slot only once the catalogue has all changes
   reported until then (`followed`).
 - A frozen process may receive requests before it learns that its session has ended. Each request checks the clock
-  (`may_serve`); if in doubt, the broker drops its slots first, and the coordinator answers NOT_COORDINATOR.
+  (`may_serve`); if in doubt, the broker drops its slots first, and the coordinator answers with NOT_COORDINATOR.
 """
 
 from __future__ import annotations

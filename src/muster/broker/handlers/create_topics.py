@@ -283,7 +283,7 @@ def delete_topics(here: TopicNeeds, request: DeleteTopicsRequest, call: Call) ->
 
 
 def named_once(requested: list[DeleteTopicState]) -> tuple[list[DeleteTopicState], list[DeletableTopicResult]]:
-    """The topics that are named once, and the results of those that are named more often."""
+    """The topics that are named once, and the results for those that are named more than once."""
     # A topic that is named in both ways, or in neither, is refused each time.
     names = Counter(topic.name for topic in requested if topic.name is not None and topic.topic_id == ZERO_UUID)
     ids = Counter(topic.topic_id for topic in requested if topic.name is None and topic.topic_id != ZERO_UUID)

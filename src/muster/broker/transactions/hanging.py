@@ -1,15 +1,16 @@
 """Transactions that hang: open in a partition, though no transactional id has them.
 
-A power failure may leave one behind if not every write was synced: the record of the coordinator is lost, the
+A power failure may leave one behind if not every write was synced: the coordinator's record is lost, but the
 partition's records are not. The partition's read_committed consumers would wait forever. So whenever a broker begins to
 lead partitions, or a coordinator changes, the broker asks all coordinators about the transactions that are open in its
 partitions, and aborts those that no coordinator has.
 
-A coordinator has a transaction until its last marker is written. So one that was open before the coordinators were
-asked, that none of them had, and that is still open afterwards does not belong to them. Neither does one whose epoch is
-later than its coordinator's, which has lost that epoch: the partition would refuse its marker. It must be certain that
-they do not have it, though: each slot of `__transaction_state` must have been served while its coordinator was asked.
-Before and after, it is asked for an id of each of its slots, and it answers only for slots that it serves (`_Survey`).
+A coordinator has a transaction until its last marker is written. So a transaction that was open before the coordinators
+were asked, that none of them had, and that is still open afterwards does not belong to them. Neither does one whose
+epoch is later than its coordinator's, which has lost that epoch: the partition would refuse its marker. It must be
+certain that they do not have it, though: each slot of `__transaction_state` must have been served while its coordinator
+was asked. Before and after, it is asked for an id of each of its slots, and it answers only for slots that it serves
+(`_Survey`).
 """
 
 from __future__ import annotations

@@ -129,8 +129,8 @@ def _has_room_for(group: ClassicGroupBase, member_id: str) -> bool:
 
 
 def _check_metadata(attempt: _Join, size: int) -> ErrorCode | None:
-    """Check that there is memory for a member's metadata, which is kept as long as it is a member. Kafka has no such
-    limits."""
+    """Check that there is memory for a member's metadata, which is kept as long as the member is in the group. Kafka
+    has no such limits."""
     config = attempt.group.config
     if size > MOST_METADATA_BYTES:
         attempt.add_refusal(f"its protocols take {size} bytes; the limit for a member is {MOST_METADATA_BYTES}")
