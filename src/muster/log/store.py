@@ -407,7 +407,8 @@ class LogStore:
             self._for_each(lambda log: log.flush())  # writes indexes
         retired: list[tuple[PartitionLog, list[Segment]]] = []
         self._for_each(lambda log: retired.append((log, log.retire(now))))
-        # The new log starts are durable before files go: if a power cut brings some files back, it leaves no hole.
+        # The new log starts are durable before files are removed: if a power cut brings some files back, it leaves no
+        # hole.
         try:
             self.write_checkpoints()
             one_by_one = False

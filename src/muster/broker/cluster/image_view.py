@@ -57,7 +57,7 @@ class ImageView(ClusterView):
 
     def leadership(self, topic: str, index: int) -> Leadership:
         """See `ClusterView.leadership`. A leader that is not registered, or cannot open the partition, does not count:
-        the partition's state will follow."""
+        the partition's state will be updated soon."""
         found = self._image.topics.get(topic)
         if found is None:
             return _UNKNOWN

@@ -593,7 +593,8 @@ class ZooKeeperCluster(Follower):
 
 
 def _is_usable(name: str, topic: TopicImage) -> bool:
-    """Whether a topic has an id, and partitions from 0 on; the controller is about to give it an id."""
+    """Whether a topic has an id, and partitions from 0 on. The controller will soon give an id to a topic without
+    one."""
     numbers = topic.registration.partitions
     if topic.registration.topic_id is None or not numbers or invalid_name(name):
         return False

@@ -3,8 +3,8 @@
 v5: log_start_offset. v7: sessions (KIP-227). v9: the leader epoch that the reader knows. v12: flexible. v13: topic ids
 instead of names. v15: replica_state. v16: node_endpoints. v18: high_watermark of followers.
 
-log_reads.py reads the records; a fetch that gets too few waits in fetches.py. Work on every partition is a generator; a
-fetch of very many partitions is handled a slice at a time.
+log_reads.py reads the records; a fetch that gets too few records waits in fetches.py. Work on every partition is a
+generator; a fetch of very many partitions is handled a slice at a time.
 """
 
 from __future__ import annotations

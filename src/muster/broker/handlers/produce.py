@@ -441,7 +441,7 @@ _KNOWN_START = (
     ErrorCode.INVALID_RECORD,
     ErrorCode.UNKNOWN_SERVER_ERROR,
 )
-"""Errors that Kafka finds inside the log, and so answers with the log start offset."""
+"""Errors that Kafka finds inside the log, and so reports together with the log start offset."""
 
 
 def refused(

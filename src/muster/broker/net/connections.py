@@ -1,7 +1,7 @@
 """All connections of a broker together: how many are allowed, how much memory their answers may take, which must end.
 
-The rules are pure, like those of a single connection (connection_core.py): time comes in, in seconds, and a connection
-that must end is closed through its core; the caller closes the socket.
+The rules are pure, like those of a single connection (connection_core.py): time is passed in, in seconds, and a
+connection that must end is closed through its core; the caller closes the socket.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The file's bytes are written, so that the disk has allocated them, and are random, because a file system that compresses
 would allocate nothing for zeros. A deletion that finds the disk full removes the file and tries once more. The next
-housekeeping or start creates the file again, if there is space again.
+housekeeping or start recreates the file if there is space for it.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ MAX_BATCH_BYTES = 16 * 1024 * 1024
 """A batch that would be larger when decompressed does not come from a coordinator, and is skipped."""
 
 SLICE = 256
-"""How many records are returned at a time, of a large batch or of many small ones."""
+"""How many records are returned at a time, from a large batch or from many small ones."""
 
 Skipped = tuple[object, Exception]
 LogContent = list[Stored] | Skipped | Piece

@@ -12,7 +12,7 @@ from muster.errors import ConfigError
 from muster.expressions import WORD, Edge, Either, Look, One, Parser, Part, Repeat, Sequence
 
 MOST_STEPS = 100_000
-"""The maximum number of steps to compute states, each below a microsecond: a tenth of a second."""
+"""The maximum number of steps to compute states, each less than a microsecond: a tenth of a second in all."""
 LONGEST = 10_000
 """The longest pattern, in characters."""
 MOST_REPEATS = 1_000
