@@ -239,7 +239,7 @@ class TopicChanges:
         for topic in topics:
             self.groups.topic_deleted(topic.name)
             self.transactions.topic_deleted(topic.name)
-        # The groups' topic is deleted separately: a group's next request creates it again, and must not wait for the
+        # The groups' topic is cleaned up separately: a group's next request creates it again, and must not wait for the
         # rest.
         for some in (groups, [topic for topic in topics if topic not in groups]):
             clean_up = self._clean_up(some)
