@@ -4,7 +4,7 @@ load       muster and Apache Kafka under the same load, in turn (the default)
 assignors  the assignors compared with Kafka's own
 spark      the Spark source compared with Spark's own Kafka connector
 sink       the Spark sink compared with the connector's
-pipeline   the demo's pipeline compared with the same on the connector
+pipeline   the demo's pipeline compared with the same pipeline on the connector
 columns    what the Spark source's option `columns` saves
 clients    the consumer and the producer compared with other Python clients
 transactions  transactions on muster and on Apache Kafka, in turn

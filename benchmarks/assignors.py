@@ -1,4 +1,4 @@
-"""How long the assignors take, beside Apache Kafka's own in the same run, in turn.
+"""How long the assignors take, compared with Apache Kafka's own in the same run, in turn.
 
     python -m benchmarks assignors [--sizes 100x1000 1000x10000] [--assignors sticky] [--seconds 3] [--without-kafka]
 
@@ -11,8 +11,8 @@ named    `assign`, and all partitions of all members as TopicPartition
 Kafka    the same assignor of Kafka's client, which returns TopicPartition
 uniform  the broker's assignor of KIP-848, whose input and result are sets of numbers by topic
 
-Kafka's run on a JVM that has been warmed up by the same work for twice the measured time; they need a JDK and Maven, or
-the jars that the tests have fetched. The number in brackets after a figure is its ratio to muster's: to `named` for
+Kafka's run on a JVM that has been warmed up with the same work for twice the measured time; they need a JDK and Maven,
+or the jars that the tests have fetched. The number in brackets after a figure is its ratio to muster's: to `named` for
 Kafka's, to `leader` for uniform.
 """
 
@@ -59,7 +59,7 @@ class Cell:
         return self.topics[: TOPICS * 9 // 10] if self.kind == "mixed" and member % 2 else self.topics
 
     def measure(self, name: str, seconds: float, times: Times) -> None:
-        """Run ours for some time, once at least."""
+        """Run muster's assignor for some time, at least once."""
         end = time.perf_counter() + seconds
         while True:
             group = {self.ids[m]: MemberSubscription(self.wanted(m)) for m in range(self.members)}
@@ -107,7 +107,7 @@ class Kafka:
     @classmethod
     @contextmanager
     def on(cls, cell: Cell) -> Iterator[Kafka]:
-        """Started, and ended at the end."""
+        """Start it, and end it when the block ends."""
         java = peers.require("Java 17 or newer", peers.find_java())
         quiet = f"-Dlog4j2.configurationFile={JAVA / 'log4j2.xml'}"
         words = [str(cell.members), str(cell.partitions), str(TOPICS), cell.kind]
@@ -117,7 +117,7 @@ class Kafka:
             process.communicate()
 
     def measure(self, name: str, seconds: float, times: Times) -> None:
-        """Run one of Kafka's for some time, once at least."""
+        """Run one of Kafka's assignors for some time, at least once."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(name, seconds, file=self._process.stdin, flush=True)
@@ -127,7 +127,7 @@ class Kafka:
 
 
 def shown(times: Times, what: str, beside: str = "") -> str:
-    """Medians of fresh and left, and how many times those of `beside` they are."""
+    """Medians of fresh and left, and their ratio to muster's."""
     if not times[f"{what} fresh"]:
         return "-"
     found = [median(times[f"{what} {which}"]) for which in ("fresh", "left")]
@@ -139,7 +139,7 @@ def shown(times: Times, what: str, beside: str = "") -> str:
 
 
 def run(cell: Cell, name: str, kafka: Kafka | None, seconds: float) -> Times:
-    """All sides of one cell, in turn."""
+    """All columns of one cell, in turn."""
     times: Times = defaultdict(list)
     if kafka is not None:
         for side in (name, "uniform"):
@@ -173,7 +173,7 @@ def main() -> int:
                         with Kafka.on(cell) as kafka:
                             times = run(cell, name, kafka, options.seconds)
                     except (pytest.skip.Exception, pytest.fail.Exception) as error:
-                        print(f"benchmarks: {error}; --without-kafka measures ours alone", file=sys.stderr)
+                        print(f"benchmarks: {error}; --without-kafka measures only muster's", file=sys.stderr)
                         return 2
                 columns = [shown(times, what) for what in ("inside", "leader", "named")]
                 columns += [shown(times, "Kafka", "named"), shown(times, "uniform", "leader")]

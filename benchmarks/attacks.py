@@ -58,7 +58,7 @@ CREATE_VERSION, PRODUCE_VERSION, COMMIT_VERSION = 7, 9, 8
 
 
 class Field(NamedTuple):
-    """Where an attack takes place: the broker, and when to stop at the latest (by time.monotonic)."""
+    """Where an attack takes place: the broker, and the latest time to stop (by time.monotonic)."""
 
     address: Address
     pid: int
@@ -66,8 +66,8 @@ class Field(NamedTuple):
 
 
 class Attack(NamedTuple):
-    """One row: `prepare` is not measured. `seconds` is how long it is watched; `-o` settings and descriptors of its
-    broker."""
+    """One row: `prepare` is not measured. `seconds` is how long it is watched; `settings` and `descriptors` are its
+    broker's."""
 
     name: str
     run: Callable[[Field], None]
@@ -177,9 +177,9 @@ def _small_window(address: Address) -> socket.socket:
 
 
 def read(field: Field, frames: Sequence[bytes], *, again: bool = False) -> None:
-    """Send frames one behind the other on one connection while reading whatever comes; `again` and again, if wanted.
+    """Send frames one after the other on one connection while reading all that arrives, repeatedly with `again`.
 
-    When the broker closes the connection the next frame comes on a new one.
+    When the broker closes the connection, the next frame is sent on a new one.
     """
     queue = list(frames)
     while queue and time.monotonic() < field.until:
@@ -190,7 +190,7 @@ def read(field: Field, frames: Sequence[bytes], *, again: bool = False) -> None:
 
 
 def _converse(field: Field, sock: socket.socket, queue: list[bytes]) -> list[bytes]:
-    """Returns the frames that are left when the connection ends or all was answered."""
+    """Returns the frames that are left when the connection ends or all are answered."""
     sock.setblocking(False)
     selector = selectors.DefaultSelector()
     selector.register(sock, selectors.EVENT_READ | selectors.EVENT_WRITE)
@@ -224,7 +224,7 @@ class _Answers:
         self._head = b""
 
     def read(self, sock: socket.socket) -> bool:
-        """Take in what came; False when the connection has ended."""
+        """Count what has arrived; False when the connection has ended."""
         data = sock.recv(1 << 20)
         self._feed(data)
         return bool(data)
@@ -246,7 +246,7 @@ class _Answers:
 
 
 def half_frames(field: Field, declared: Sequence[int], sent: int) -> None:
-    """Announce large frames, send a part of each, and wait; another producer's batch of 500 KB comes meanwhile."""
+    """Announce large frames, send a part of each, and wait; meanwhile another producer sends a batch of 500 KB."""
     start = pack(">hhih", 0, 9, 1, 1) + b"x" + b"\0" * 100
     batch = bytes(build_batch([(wall_clock_ms(), None, os.urandom(500_000), [])]))
     with contextlib.ExitStack() as stack:
@@ -346,7 +346,7 @@ def _two_creates() -> CreateTopicsRequest:
 
 
 def _with_groups(address: Address) -> None:
-    """The topic with 10,000 partitions, and what 10,000 groups have committed for it."""
+    """The topic with 10,000 partitions, and 10,000 groups' commits for it."""
     create(address, partitions=9_990)
     with Asker(address) as asker:
         for number in range(10_000):

@@ -1,10 +1,11 @@
-"""Well-behaved clients beside a hostile one, in a process of their own: `python -m benchmarks.bystanders ADDRESS`.
+"""Well-behaved clients next to a hostile one, in a process of their own: `python -m benchmarks.bystanders ADDRESS`.
 
 A group member sends heartbeats and polls; a producer writes to a topic on which a consumer waits. Each sends requests
 at fixed times, even if the last answer is missing, and latency counts from the time at which the request was due: an
 answer that takes a second makes a hundred late ones, as it would for a hundred clients.
 
-A line on standard output says that they run; when standard input ends, they stop and print their figures as JSON.
+A line on standard output says that they are running; when standard input ends, they stop and print their figures as
+JSON.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Bystanders:
             thread.start()
 
     def stop(self) -> Seen:
-        """End; an answer that does not come is a failure."""
+        """End; an answer that does not arrive is a failure."""
         self._over.set()
         for thread in self._threads:
             thread.join(70)
@@ -92,7 +93,7 @@ class Bystanders:
             self.seen.failures.append(f"{name}: {type(error).__name__}: {error}")
 
     def _paced(self, latencies: list[float], act: Callable[[], None]) -> None:
-        """Act at fixed times; when the last one took long, those that are due by now follow at once."""
+        """Act at fixed times; if one took long, those that became due meanwhile follow immediately."""
         due = time.perf_counter()
         while not self._over.is_set():
             wait = due - time.perf_counter()

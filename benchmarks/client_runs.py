@@ -16,23 +16,23 @@ from dataclasses import dataclass
 from typing import Any
 
 AT_ONCE = 1_000
-"""Records that one poll returns at most."""
+"""The most records that one poll returns."""
 
 LINGER_MS = 5
 BATCH_BYTES = 64 << 10
 PAUSE = 100
-"""After this many records a producer looks at the clock."""
+"""A producer reads the clock after each of this many records."""
 
 WARM_UP = 10
-"""A tenth of the records that a consumer reads comes before the clock starts."""
+"""A tenth of the records that a consumer reads precede the start of the clock."""
 
 WARM_UP_RECORDS = 10_000
-"""This many a producer sends before the clock starts."""
+"""A producer sends this many before the clock starts."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What is to be done: for `seconds`, or until a consumer has read most of the `records`."""
+    """The task: for `seconds`, or until a consumer has read most of the `records`."""
 
     what: str
     client: str
@@ -58,19 +58,20 @@ class Meter:
         self._wall, self._cpu = time.perf_counter(), time.process_time()
 
     def done(self, count: int) -> bool:
-        """Count records; whether it is enough. What a consumer reads first warms it up: then the clock starts."""
+        """Count records; returns whether there are enough. The first ones warm the consumer up; then the clock
+        starts."""
         if self._seen < 0:
             self._warmed += count
             if self._warmed >= self._run.records // WARM_UP:
                 self.start()
-                # Not to the very end: there a client may wait for more records to return.
+                # Not to the very end, where a client may wait for more records before it returns.
                 self._enough = self._run.records * 9 // 10 - self._warmed
             return False
         self._seen += count
         return self._seen >= self._enough or time.perf_counter() - self._wall >= self._run.seconds
 
     def count(self, count: int) -> bool:
-        """Count what was sent; whether the time is over."""
+        """Count records that were sent; returns whether the time is over."""
         self._seen += count
         return time.perf_counter() - self._wall >= self._run.seconds
 
@@ -167,7 +168,7 @@ CONSUMERS: dict[str, Callable[[Run], Iterator[int] | AsyncGenerator[int, None]]]
 
 
 def consume(run: Run, meter: Meter) -> None:
-    """Read until there is nothing left or the time is over."""
+    """Read until nothing is left or the time is over."""
     counts = CONSUMERS[run.client](run)
     if isinstance(counts, Iterator):
         for count in counts:

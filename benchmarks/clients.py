@@ -4,9 +4,9 @@
                               [--write-docs]
 
 Every run is a separate process that warms up and then works for `--seconds`, the clients in turn. The results are the
-medians, and the ratio of the others' CPU per record to muster's: of aiokafka, the fastest other client for asyncio, and
-of confluent-kafka, which is written in C. CPU is that of the client's whole process; unlike the rates it hardly depends
-on other work on the machine.
+medians, and the ratio of other clients' CPU per record to muster's: of aiokafka, the fastest other client for asyncio,
+and of confluent-kafka, which is written in C. CPU is that of the client's whole process; unlike the rates it hardly
+depends on other work on the machine.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Figures = dict[str, float]
 
 
 class Case(NamedTuple):
-    """One line of the table is one client in one of these."""
+    """Each line of the table is one client in one of these cases."""
 
     what: str
     broker: str
@@ -65,7 +65,7 @@ class Goal(NamedTuple):
     times: float
 
     def reached(self, medians: dict[str, Figures]) -> float | None:
-        """How many times it is; None where one of them was not measured."""
+        """The ratio; None if either was not measured."""
         ours, theirs = medians.get(self.client), medians.get(self.beside)
         return theirs["cpu_us"] / ours["cpu_us"] if ours and theirs else None
 
@@ -121,7 +121,7 @@ def _measure(results: Results, broker: str, bootstrap: str, size: int, arguments
     read_from, write_to = f"read-{size}", f"write-{size}"
     records = BYTES_TO_READ // (size + 20)
     _create(bootstrap, (read_from, write_to))
-    _fill(bootstrap, read_from, records, size)  # which warms the broker up, too
+    _fill(bootstrap, read_from, records, size)  # this also warms up the broker
     for what in arguments.only:
         clients = [name for name in CLIENTS[what] if arguments.clients is None or name in arguments.clients]
         found = results.setdefault(Case(what, broker, size), {name: [] for name in clients})
@@ -160,7 +160,7 @@ def _fill(bootstrap: str, topic: str, records: int, size: int) -> None:
             except BufferError:
                 producer.poll(0.05)
     if producer.flush(60):
-        raise BenchmarkError("the broker did not take the records that are to be read")
+        raise BenchmarkError("the broker did not accept the records to read")
 
 
 def middle(figures: Sequence[Figures]) -> Figures:
@@ -192,7 +192,7 @@ def _figures(medians: Medians, title: str, shown: Callable[[Figures], str]) -> T
 
 
 def goals(medians: Medians) -> Table:
-    """A line for each goal, a column for each case that it is about."""
+    """A line for each goal, a column for each of its cases."""
     rows: Table = []
     for goal in GOALS:
         cases = [case for case in medians if case.what == goal.what]

@@ -116,11 +116,12 @@ def _fill(bootstrap: str) -> None:
     for number in range(MOST):
         producer.produce(TOPIC, bytes(BYTES), b"%d" % (number % KEYS))
     if producer.flush(60):
-        raise BenchmarkError("the broker did not take the records that are to be handled")
+        raise BenchmarkError("the broker did not accept the records to handle")
 
 
 def _table(found: dict[int, dict[str, list[Figures]]]) -> str:
-    """A line for each handler: records per second, how many times one at a time, CPU; and our ratio to the other."""
+    """A line for each handler: records per second, the ratio to one at a time, CPU; and muster's ratio to the parallel
+    consumer."""
     ways = list(dict.fromkeys(way for runs in found.values() for way in runs))
     head = ["handler", *(f"{way}, records/s" for way in ways), "muster ÷ parallel consumer", "µs of CPU for a record"]
     rows = [head, ["---"] * len(head)]

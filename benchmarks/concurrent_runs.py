@@ -20,7 +20,7 @@ from muster.client.concurrent import AsyncConcurrentConsumer, ConcurrentConsumer
 
 @dataclass(frozen=True)
 class Run:
-    """What is to be done."""
+    """The task."""
 
     way: str
     bootstrap: str
@@ -37,7 +37,7 @@ class Run:
 
 
 class Meter:
-    """Counts records, and looks at the clocks at the first that counts and at the last."""
+    """Counts records, and reads the clocks at the first record that counts and at the last."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -47,7 +47,7 @@ class Meter:
         self.figures: dict[str, float] = {}
 
     def done(self) -> bool:
-        """A record is done; whether it was the last."""
+        """Count a handled record; returns whether it was the last."""
         with self._lock:
             self._count += 1
             if self._count == self._run.warm_up:
@@ -91,7 +91,7 @@ WAYS = {"one at a time": _one_at_a_time, "muster threads": _threads, "muster asy
 
 
 def main() -> None:
-    """Do the run that the command line describes."""
+    """Run what the command line describes."""
     run = Run(**json.loads(sys.argv[1]))
     meter = Meter(run)
     WAYS[run.way](run, meter)

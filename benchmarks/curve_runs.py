@@ -1,4 +1,4 @@
-"""The operations of each curve on its own server, each with its cost to the server."""
+"""The operations of each curve on its own server, each with what it costs the server."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from muster.protocol.messages import (
 LIST_VERSION, API_VERSIONS_VERSION = 4, 3
 PATIENCE_S = 120.0
 LARGEST_TOPIC = 5_000
-"""Partitions: one CreateTopics may ask for twice as many lines, here and with Kafka."""
+"""Partitions: one CreateTopics request may ask for twice as many, in muster and in Kafka."""
 
 OFFSETS_OF_A_GROUP = 1_000
 GROUP_SHARDS = 50
@@ -75,7 +75,7 @@ Costs = dict[str, Cost]
 
 
 class CurveServer(Muster):
-    """A server that can be ended in order, too."""
+    """A server that can also be shut down cleanly."""
 
     def terminate(self) -> None:
         """Shut it down cleanly, as an operator does."""
@@ -86,7 +86,7 @@ class CurveServer(Muster):
 
     @contextlib.contextmanager
     def cost(self) -> Iterator[Cost]:
-        """What happens within costs this."""
+        """The cost of what happens within the block."""
         found = Cost()
         cpu, begun = self._cpu(), time.perf_counter()
         yield found
@@ -94,7 +94,7 @@ class CurveServer(Muster):
         self._look(found)
 
     def started(self) -> Cost:
-        """What a start cost, until Metadata was answered."""
+        """The cost of a start, until Metadata was answered."""
         found = Cost(wall_s=self.start())
         found.cpu_s = self._cpu()
         self._look(found)
@@ -103,7 +103,7 @@ class CurveServer(Muster):
     def _cpu(self) -> float:
         cpu = self.cpu_s()
         if cpu is None:
-            raise BenchmarkError("this system does not tell what CPU time another process has used")
+            raise BenchmarkError("this system does not say how much CPU time another process has used")
         return cpu
 
     def _look(self, found: Cost) -> None:
@@ -191,7 +191,7 @@ def partitions(server: CurveServer, size: int) -> Costs:
     with server.cost() as described, Asker(server.address) as asker:
         told = asker.ask(MetadataRequest(topics=None), METADATA_VERSION).topics
     if sum(len(topic.partitions) for topic in told) != size:
-        raise BenchmarkError("Metadata does not tell all partitions")
+        raise BenchmarkError("Metadata does not list all partitions")
     server.terminate()
     again = server.started()
     server.stop()
@@ -207,7 +207,8 @@ def partitions(server: CurveServer, size: int) -> Costs:
 
 
 def connections(server: CurveServer, size: int) -> Costs:
-    """This many connections greet and stay; a thousand heartbeats go through one more; all end together."""
+    """This many connections are opened and kept; a thousand heartbeats are sent on one more; all are closed
+    together."""
     server.start()
     at_first = server.descriptors()
     greeting = frame(ApiVersionsRequest("curve", "1"), API_VERSIONS_VERSION)
@@ -269,17 +270,18 @@ def offsets(server: CurveServer, size: int) -> Costs:
 
 
 def log(server: CurveServer, size: int) -> Costs:
-    """A partition of this many gigabytes is opened, after a clean shutdown and after a kill, and read in places."""
+    """A partition of this many gigabytes is opened, after a clean shutdown and after a kill, and read at various
+    offsets."""
     server.start()
     create_topic_named(server, "curve")
     server.terminate()
     data = server.folder / "data"
     made = sparse_log.make(data / "curve-0", size * GIGABYTE, wall_clock_ms() - 86_400_000)
-    # As the broker notes it every few minutes: what lies before the last segment is synced.
+    # As the broker writes it every few minutes: everything before the last segment is synced.
     (data / "recovery-point-offset-checkpoint").write_text(f"0\n1\ncurve 0 {made.active_from}\n")
     started = server.started()
     with server.cost() as read, Asker(server.address) as asker:
-        # The same number of places for every size, so that no size has more pages to load than another.
+        # The same number of offsets for every size, so that no size has more pages to load than another.
         places = made.offsets[:: len(made.offsets) // READ_PLACES]
         for offset in itertools.islice(itertools.cycle(places), 500):
             _read_at(asker, offset, made.batch_bytes)

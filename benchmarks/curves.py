@@ -35,7 +35,7 @@ class Curve(NamedTuple):
     sizes: tuple[int, ...]
     run: Callable[[CurveServer, int], Costs]
     connections: bool = False
-    """Whether there is a connection, and so a descriptor, for each."""
+    """Whether each one needs a connection, and so a descriptor."""
 
 
 CURVES = {

@@ -3,7 +3,7 @@
     python -m benchmarks decoding [--rows 1000000] [--seconds 3]
 
 `entries` is `history/entries/decode.py` over a table of generated records, `one by one` is `decode_record` in a loop.
-Both are in records per second of CPU time, the best of the turns that fit into the time. Commits differ in how often
+Both are in records per second of CPU time, the best of the runs that fit into the time. Commits differ in how often
 keys repeat: a group commits for few partitions repeatedly, so the share of distinct keys is small in a log that was not
 compacted, and every key is distinct in one that was.
 """
@@ -44,7 +44,7 @@ from tests.support.written import encode_typed
 NOW = 1_700_000_000_000
 PARTITIONS = 8
 METADATA_ROWS = 50_000
-"""At most, of records that are no commits."""
+"""The most generated records that are not commits."""
 
 Record = tuple[bytes, bytes | None]
 
@@ -125,7 +125,7 @@ def stories(rows: int) -> Iterator[tuple[str, list[Record]]]:
 
 
 def table(records: list[Record]) -> pa.Table:
-    """The records as they are read."""
+    """The records in the form in which they are read."""
     count = len(records)
     columns = {
         "partition": [0] * count,

@@ -4,9 +4,9 @@
 
 Each story is a generated stretch of `__consumer_offsets`, read one log partition after another as the small engine
 does, measured in CPU time. `turnover` is the usual one: groups of two members that commit ten partitions every five
-seconds; each generation replaces one member. The others would be slow with a rule that looks back too far: groups of
-many generations, members or partitions, a member that joins and leaves forever, commits without generations. `--scale`
-makes them longer: if that raises the cost per generation, the cost grows with the square.
+seconds; each generation replaces one member. The other stories would be slow under a rule that looks back too far:
+groups of many generations, members or partitions, a member that joins and leaves forever, commits without generations.
+`--scale` makes them longer: if that raises the cost per generation, the total grows with the square.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from muster.protocol.subscription import Subscription, encode_assignment_by_topi
 from tests.support.written import encode_typed
 
 LOG_PARTITIONS = 50
-"""At most, of two hundred groups each."""
+"""The most log partitions, with two hundred groups each."""
 ROUNDS = 4
 """Commits of each partition between two generations, unless a story says otherwise."""
 
@@ -56,13 +56,13 @@ class Story:
     partitions: int = 10
     rounds: int = ROUNDS
     replaced: int = 1
-    """How many members each generation replaces by new ones."""
+    """How many members each generation replaces with new ones."""
     flaps: bool = False
     """One member goes in one generation and is back in the next."""
     modern: bool = False
     """KIP-848's records."""
     pieces: int = 1
-    """In how many pieces each log partition is read."""
+    """How many pieces each log partition is read in."""
 
     def times(self, **factors: int) -> Story:
         return Story(**{name: value * factors.get(name, 1) for name, value in vars(self).items()})
@@ -70,7 +70,7 @@ class Story:
 
 @dataclass
 class Spent:
-    """Processor time by phase, and what came of it."""
+    """CPU time by phase, and the results."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     records: int = 0
@@ -79,7 +79,7 @@ class Spent:
 
     @contextmanager
     def on(self, phase: str) -> Iterator[None]:
-        """Count what is done within."""
+        """Count the time spent within the block."""
         began = time.process_time()
         yield
         self.seconds[phase] = self.seconds.get(phase, 0.0) + time.process_time() - began
@@ -278,7 +278,7 @@ STORIES: dict[str, Callable[[int, int], Story]] = {
     "modern-wide": lambda _, scale: Story(1, 20, members=20 * scale, partitions=20 * scale, modern=True),
     "modern-partitions": lambda _, scale: Story(1, 20, members=4, partitions=200 * scale, modern=True),
 }
-"""By name: from the number of groups (or nothing) and of generations (or a scale, 50 unless it is said)."""
+"""By name: a function of the number of groups (or of nothing) and of generations (or of a scale, by default 50)."""
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Whole groups of members, each on a connection of its own: a server may handle a connection's requests one by one.
+"""Whole groups of members, each on a connection of its own: servers handle a connection's requests one by one.
 
 A member joins, syncs, and asks with heartbeats whether it must rejoin: immediately, and then at increasing intervals,
 while it knows that a member is missing. A group's time is measured from its first JoinGroup to the last assignment of
@@ -43,7 +43,7 @@ NUDGE_S = 0.002
 """From the JoinGroup of one more member to the heartbeats of the others."""
 
 CONNECT_AT_ONCE = 25
-"""Both servers let 50 connections wait to be accepted; what comes beyond that is retried after a second."""
+"""Both servers let 50 connections wait to be accepted; connections beyond that are retried after a second."""
 
 PROTOCOL = "range"
 _SUBSCRIPTION = encode_subscription(Subscription(topics=["bench"]))
@@ -68,7 +68,7 @@ class Member:
         self.tries = 0
 
     def until_accepted(self) -> None:
-        """Wait for an answer: connections are accepted in order, so those before it are then in, too."""
+        """Wait for an answer: connections are accepted in order, so those before it are then accepted too."""
         self.socket.setblocking(True)
         self.socket.sendall(frame(HeartbeatRequest("nobody"), HEARTBEAT_VERSION))
         length = int.from_bytes(self.socket.recv(4, socket.MSG_WAITALL), "big")
@@ -77,7 +77,7 @@ class Member:
 
 
 class Group:
-    """A group that is made to form and to grow."""
+    """A group, to form and to extend."""
 
     def __init__(self, address: Address, group_id: str) -> None:
         self.address = address
@@ -291,7 +291,7 @@ class Group:
         version: int,
         request: Callable[[str], Request[Any]],
     ) -> bytes:
-        """The request of a member, cut from that of another whose id is as long."""
+        """A member's request, made from that of a member whose id has the same length."""
         found = self._templates.get((kind, generation_id))
         if found is None or found[2] != len(member.member_id):
             before, after = self._encode(request(member.member_id), version).split(member.member_id.encode())
@@ -304,7 +304,7 @@ def _decode(request: type[Request[Any]], response: type[Any], version: int, answ
 
 
 def find_coordinator(address: Address, group_id: str) -> None:
-    """Wait until the group's coordinator is there and has loaded."""
+    """Wait until the group has a coordinator that has loaded it."""
     deadline = time.monotonic() + LIMIT_S
     with Asker(address) as asker:
         while time.monotonic() < deadline:

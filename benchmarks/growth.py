@@ -1,8 +1,8 @@
-"""How a cost grows with what causes it: fits over a handful of sizes, without measuring anything.
+"""How a cost grows with its cause: fits over a handful of sizes, without measuring anything.
 
-A cost is taken to be a fixed part and one that grows. The fixed part is the cost of the smallest size. The exponent is
-the slope of the rest over the logarithm of the size: 1 is linear, 2 is quadratic. n log n has a little more than 1 over
-the same sizes; anything clearly above that is worse than n log n.
+A cost is assumed to have a fixed part and one that grows. The fixed part is the cost of the smallest size. The exponent
+is the slope of the rest over the logarithm of the size: 1 is linear, 2 is quadratic. n log n has an exponent slightly
+above 1 over the same sizes; anything clearly above that is worse than n log n.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from statistics import linear_regression
 from typing import NamedTuple
 
 DECADES = 2.0
-"""Of the sizes the largest that span this many powers of ten are looked at: below them what is fixed prevails."""
+"""Only the largest sizes, which span this many powers of ten, are used: below them the fixed part prevails."""
 
 TOLERANCE = 0.15
-"""Exponents differ by so much from run to run: over a power of ten that is a factor of 1.4."""
+"""Exponents differ by this much from run to run: over a power of ten that is a factor of 1.4."""
 
 
 class Point(NamedTuple):
-    """What this many things cost, in whatever unit."""
+    """The cost of this many things, in any unit."""
 
     size: int
     cost: float
 
 
 class Growth(NamedTuple):
-    """What was found: the cost grows as size ** exponent; n log n would grow as size ** allowed over these sizes."""
+    """The result: the cost grows as size ** exponent; n log n would grow as size ** allowed over these sizes."""
 
     exponent: float
     allowed: float
@@ -43,7 +43,7 @@ class Growth(NamedTuple):
 def growth(points: Sequence[Point], noise: float = 0.0) -> Growth:
     """How the cost grows from the smallest of at least two sizes to the largest.
 
-    `noise` is an insignificant difference of costs. A cost that does not rise by more has the exponent 0.
+    `noise` is an insignificant difference of costs. A cost that does not rise by more than that has the exponent 0.
     """
     ordered = sorted(points)
     (least, fixed), (most, cost) = ordered[0], ordered[-1]

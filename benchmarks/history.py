@@ -42,7 +42,8 @@ _COMMIT = struct.Struct(">hqihq")
 
 
 class _Round:
-    """One commit of all groups of a partition: a batch that is built once and written with other numbers each time."""
+    """One commit of all groups of a partition: a batch that is built once and written with different numbers each
+    time."""
 
     def __init__(self, groups: list[str]) -> None:
         value = _COMMIT.pack(3, _OFFSET, -1, 0, _TIME)
@@ -55,7 +56,7 @@ class _Round:
         self._times = self._places(_TIME)
 
     def bytes_at(self, base_offset: int, number: int) -> bytes:
-        """The batch as the round's: its offset in the log, what is committed, and when."""
+        """The batch for a round: with its offset in the log, the committed offsets, and the time."""
         now_ms = BEGIN_MS + number * ROUND_MS
         self._put(self._offsets, 1_000 * number + 7)
         self._put(self._times, now_ms)
@@ -73,7 +74,7 @@ class _Round:
 
 
 def stamped(batch: bytes, base_offset: int, now_ms: int) -> bytes:
-    """A batch with its place in the log, and its time."""
+    """A batch with its offset in the log, and its time."""
     found = bytearray(batch)
     struct.pack_into(">q", found, 0, base_offset)
     struct.pack_into(">qq", found, 27, now_ms, now_ms)
@@ -132,7 +133,7 @@ def _write(path: Path, groups: list[str], rounds: int) -> int:
 
 @contextmanager
 def standalone(workers: int) -> Iterator[str]:
-    """A standalone cluster on this machine; gives its master."""
+    """A standalone cluster on this machine; yields its master."""
     import pyspark
 
     home = Path(pyspark.__file__).parent
@@ -187,7 +188,7 @@ def _largest_mb() -> int:
 
 
 def main() -> None:
-    """Make the topic, or measure."""
+    """Make the topic, or run the measurement."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("make", "run"))
     parser.add_argument("folder", type=Path)

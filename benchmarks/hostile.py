@@ -47,13 +47,13 @@ class HostileServer(Muster):
         return ["sh", "-c", f'ulimit -n {self._attack.descriptors}; exec "$@"', "sh", *command]
 
     def memory(self) -> tuple[float, float]:
-        """Resident MB, and those of them that are no file."""
+        """Resident MB, and how much of that is not mapped files."""
         status = dict(line.split(":", 1) for line in Path(f"/proc/{self.pid}/status").read_text().splitlines())
         return tuple(int(status[name].split()[0]) * 1024 / 1e6 for name in ("VmRSS", "RssAnon"))  # type: ignore[return-value]
 
 
 class Memory(threading.Thread):
-    """Samples the server's memory continuously."""
+    """Samples the server's memory at short intervals."""
 
     def __init__(self, server: HostileServer) -> None:
         super().__init__(daemon=True)
@@ -91,7 +91,7 @@ class Outcome(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the rows; the exit code is 1 if a client was kept waiting, expelled or failed."""
+    """Run the rows; the exit code is 1 if a client was kept waiting, was expelled or failed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks hostile", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("-k", metavar="WORD", help="only the rows whose name contains it")
     parser.add_argument("--quick", action="store_true", help="watch each attack for a shorter time")

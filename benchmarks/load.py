@@ -40,7 +40,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seconds", type=float, default=2.0, help="of each run (default 2)")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each mode on each server (default 3)")
     parser.add_argument("--without-kafka", action="store_true", help="muster alone")
-    parser.add_argument("--compiled", action="store_true", help="muster with compiled modules too (`make wheel` first)")
+    parser.add_argument(
+        "--compiled", action="store_true", help="muster with compiled modules too (first: `make wheel`)"
+    )
     parser.add_argument("--write-docs", action="store_true", help="put the table into docs/reference/performance.md")
     options = parser.parse_args(arguments)
     _allow_many_connections()
@@ -79,7 +81,7 @@ def _kafka() -> list[type[Server]]:
         peers.kafka_jars()
         peers.require("Java", peers.find_java(), "Kafka runs on it")
     except (pytest.skip.Exception, pytest.fail.Exception) as error:
-        print(f"benchmarks: muster alone, because {error}", file=sys.stderr)
+        print(f"benchmarks: only muster is measured, because {error}", file=sys.stderr)
         return []
     return [Kafka]
 
@@ -93,11 +95,11 @@ def _allow_many_connections() -> None:
 
 
 def _measure(kinds: Sequence[type[Server]], folder: Path, runs: Runs, rounds: int, options: Options) -> None:
-    """Those that start servers of their own first, then all others on servers that stay."""
+    """First the modes that start servers of their own, then all others on servers that keep running."""
     fresh = [mode for mode in runs if MODES[mode].fresh]
     for kind in kinds if fresh else ():
         with _running([kind], folder / "first"):
-            pass  # so that all starts that count find their files compiled and in memory
+            pass  # so that the measured starts find their files compiled and in memory
     for mode, number, kind in itertools.product(fresh, range(rounds), kinds):
         server = kind(folder / f"{mode}-{number}-{kind.name}")
         server.prepare()

@@ -50,11 +50,11 @@ CREATE_VERSION, DELETE_VERSION, LIST_VERSION = 7, 6, 7
 
 RECORD_BYTES = 1024
 MOST_PRODUCED = 700_000_000
-"""Bytes that one run of `produce` writes at most, whatever its time: it is about the log, not about the disk."""
+"""The most bytes that one run of `produce` writes, however long it may take: it measures the log, not the disk."""
 
 FETCH_BYTES = 1024 * 1024
 FETCH_FILL = 100
-"""Batches of 900 records (1 MB each, all told) in each partition that `fetch` reads."""
+"""How many batches of 900 records (1 MB each) are in each partition that `fetch` reads."""
 
 _numbers = itertools.count()
 _OFFSET = 0x0123456789ABCDEF
@@ -78,7 +78,7 @@ class Mode(NamedTuple):
 
 
 def fresh_name(prefix: str) -> str:
-    """A topic's or group's name that was not used before."""
+    """A name for a topic or group that was not used before."""
     return f"{prefix}-{next(_numbers)}"
 
 
@@ -86,7 +86,7 @@ def fresh_name(prefix: str) -> str:
 
 
 def startup(server: Server, options: Options) -> Figures:
-    """From the process's start to its first good Metadata, and what it then holds."""
+    """From the process's start to its first successful Metadata response, and the memory that it then holds."""
     found = {"ms": server.start() * 1e3}
     cpu = server.cpu_s()
     if cpu is not None:
@@ -297,7 +297,7 @@ class _Reader:
         assert isinstance(data.records, memoryview)
         size = len(data.records)
         if not size or data.records[:8] != pack(">q", self._offset):
-            raise BenchmarkError(f"a Fetch from offset {self._offset} brought {size} bytes, not from there on")
+            raise BenchmarkError(f"a Fetch from offset {self._offset} brought {size} bytes that do not begin there")
         self._offset += size // self._batch_bytes * self._records
         if self._offset >= data.high_watermark:
             self._offset = 0

@@ -63,7 +63,7 @@ ROWS = (
 
 
 def ratio(medians: Mapping[str, Figures], row: Row, server: str = "muster") -> float | None:
-    """How many times better muster is than Kafka; None if one of them was not measured."""
+    """How many times better muster is than Kafka; None if either was not measured."""
     ours, theirs = (medians.get(name, {}).get(row.figure) for name in (server, "kafka"))
     if not ours or not theirs:
         return None
@@ -85,13 +85,13 @@ def cells(medians: Medians) -> list[tuple[str, ...]]:
 
 
 def _ours(medians: Medians) -> list[str]:
-    """Which of our servers were measured."""
+    """Which of muster's servers were measured."""
     compiled = any("compiled" in measured for measured in medians.values())
     return ["muster", "compiled"] if compiled else ["muster"]
 
 
 def head(medians: Medians) -> tuple[str, ...]:
-    """The heads of the columns."""
+    """The column headings."""
     ours = _ours(medians)
     names = ["muster", "compiled"][: len(ours)]
     return ("", *names, "Kafka 4.2", *(f"{name} is better by" for name in names), "to reach")
@@ -110,7 +110,7 @@ def plain(medians: Medians) -> str:
 
 
 def plain_table(head: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int]) -> str:
-    """A table for a terminal; the columns `left` are set to the left, all others to the right."""
+    """A table for a terminal; the columns `left` are aligned left, all others right."""
     table = [head, *rows]
     widths = [max(len(row[column]) for row in table) for column in range(len(head))]
     return "\n".join(
@@ -123,7 +123,7 @@ def plain_table(head: Sequence[str], rows: Sequence[Sequence[str]], left: Collec
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int]) -> str:
-    """The same for a page."""
+    """The same table for a page."""
     rule = ["---" if column in left else "---:" for column in range(len(head))]
     return "\n".join("| " + " | ".join(line) + " |" for line in [head, rule, *rows])
 
@@ -157,7 +157,7 @@ def write_page(medians: Medians, note: str) -> None:
 
 
 def put_on_page(place: str, text: str) -> None:
-    """Put a text between the marks of a place in docs/reference/performance.md."""
+    """Put a text between the two marks of a place in docs/reference/performance.md."""
     page = PAGE.read_text()
     begin, end = f"<!-- {place}:begin -->", f"<!-- {place}:end -->"
     if begin not in page or end not in page:

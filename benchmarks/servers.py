@@ -1,4 +1,5 @@
-"""The servers that are measured, each in a process of its own: muster, and Apache Kafka as its own scripts start it."""
+"""The servers that are measured, each in a process of its own: muster, and Apache Kafka, started as by its own
+scripts."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from tests.support import peers
 START_TIMEOUT_S = 90.0
 METADATA_VERSION = 12
 SETTINGS = {"group.initial.rebalance.delay.ms": "0", "num.partitions": "4"}
-"""The same for both; everything else is the default."""
+"""The same for both; everything else has its default."""
 
 KAFKA_JVM = (
     # bin/kafka-server-start.sh and bin/kafka-run-class.sh of Kafka 4.2.
@@ -37,7 +38,7 @@ class Server:
 
     name: str
     environment: ClassVar[dict[str, str]] = {}
-    """Variables that are set besides."""
+    """Additional environment variables."""
 
     def __init__(self, folder: Path, port: int | None = None) -> None:
         self.folder = folder
@@ -53,7 +54,7 @@ class Server:
 
     def start(self) -> float:
         """Start, and return the seconds until Metadata was answered with a broker."""
-        # Like an installed command: without this shell's environment, with compiled files.
+        # Like an installed command: without this shell's environment, with bytecode files.
         left_out = ("MUSTER_", "PYTHONDONTWRITEBYTECODE")
         environment = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
         environment |= self.environment
@@ -116,7 +117,7 @@ class Muster(Server):
 
 
 class Compiled(Muster):
-    """The same from the folder that `make wheel` leaves: with its hot modules compiled."""
+    """The same from the folder that `make wheel` leaves, with its hot modules compiled."""
 
     name = "compiled"
     folder_of_modules = Path(__file__).resolve().parent.parent / "build" / "compiled"

@@ -21,13 +21,13 @@ from tests.support.written import build_batch
 PARTITIONS = 8
 BATCH_BYTES = 64 * 1024
 DIFFERENT = 48
-"""Distinct batches: the rest repeat these at other offsets."""
+"""How many batches are distinct; the rest repeat these at other offsets."""
 
 _PASSING = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
 class Topic(NamedTuple):
-    """A topic that is filled: the same number of records in each partition."""
+    """A filled topic: the same number of records in each partition."""
 
     name: str
     of_each: int

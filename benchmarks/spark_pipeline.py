@@ -5,7 +5,7 @@
 An Apache Kafka 4.2 is started for the run and gets the demo's records: flights and weather. Both kinds run the same
 three queries (`demo/run/pipeline.py`: windows into a table and a compacted topic, a stream-stream join, dead letters)
 in the same session on `local[2]`; they differ in the source and the sink. muster's queries are members of groups and
-commit, the connector's are not and do not.
+commit, the connector's do neither.
 
 - Throughput: each query reads all existing records (Trigger.AvailableNow), all three in parallel. Records count once
 for
@@ -79,7 +79,7 @@ class Connector(Pipeline):
 
 
 class Live(Pipeline):
-    """For latency: batches without a pause, and a letter for every flight."""
+    """For latency: batches without a pause, and a dead letter for every flight."""
 
     trigger: Mapping[str, Any] = {"processingTime": "0 seconds"}
 
@@ -179,7 +179,7 @@ def _send(access: ClusterAccess, names: DemoNames, sent: Iterable[StreamEvent], 
 def throughput(
     spark: SparkSession, access: ClusterAccess, names: DemoNames, kind: str, folder: Path, reads: int
 ) -> dict[str, float]:
-    """All three queries over everything there is: their wall and CPU time."""
+    """Run all three queries over all existing records; return their wall and CPU time."""
     pipeline = (Whole if kind == "muster" else WholeConnector)(spark, access, Again(*astuple(names)), folder)
     with clocked() as spent:
         for query in pipeline.start():
@@ -189,7 +189,7 @@ def throughput(
 
 
 def _ends(access: ClusterAccess, topic: str, partitions: int) -> list[tuple[int, int]]:
-    """For each partition its number and its end."""
+    """The number of each partition, and its end."""
     consumer = Consumer({"bootstrap.servers": access.bootstrap, "group.id": "bench-ends"})
     ends = [(number, consumer.get_watermark_offsets(TopicPartition(topic, number))[1]) for number in range(partitions)]
     consumer.close()
@@ -204,7 +204,7 @@ def latency(
     sent: Sequence[StreamEvent],
     arguments: argparse.Namespace,
 ) -> dict[str, float]:
-    """Run the queries while flights come, and compare the timestamps of flights and letters, in milliseconds."""
+    """Run the queries while flights arrive, and compare the timestamps of flights and dead letters, in milliseconds."""
     names = _topics(access)
     pipeline = (Live if kind == "muster" else LiveConnector)(spark, access, names, folder)
     queries = pipeline.start()
@@ -215,7 +215,7 @@ def latency(
         end for _, end in _ends(access, names.flights, names.partitions[names.flights])
     ):
         if time.monotonic() > give_up:
-            raise TimeoutError(f"{kind} wrote fewer letters than there were flights")
+            raise TimeoutError(f"{kind} wrote fewer dead letters than there were flights")
         time.sleep(0.2)
     for query in queries:
         query.stop()

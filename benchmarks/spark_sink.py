@@ -4,7 +4,7 @@
 
 Each writes the same generated rows to topics of eight partitions of a real broker, from one session. The cost of a row
 is computed from the difference between writing all rows and a tenth. It includes making the rows in Spark, whose cost
-is also measured alone ("making"). Except in the case "plain", the connector has the sink's default batch size and
+is also measured separately ("making"). Except in the case "plain", the connector has the sink's default batch size and
 linger time (`batch.size`, `linger.ms`).
 
 Figures are medians of the rounds, ratios with their minimum and maximum; the first turn does not count. CPU is that of
@@ -78,7 +78,7 @@ def main() -> int:
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cases", nargs="*", choices=CASES, default=list(CASES))
-    parser.add_argument("--bootstrap", help="a broker that is running already")
+    parser.add_argument("--bootstrap", help="a broker that is already running")
     parser.add_argument("--write-docs", action="store_true", help="put the table into docs/reference/performance.md")
     arguments = parser.parse_args()
     with contextlib.ExitStack() as held:
@@ -104,7 +104,7 @@ def main() -> int:
 
 
 def measure(spark: Any, bootstrap: str, name: str, records: int, rounds: int) -> dict[str, Any]:
-    """One case: all in turn, a tenth of the rows, then all; the first turn does not count."""
+    """One case: every kind in turn, with a tenth of the rows, then with all; the first turn does not count."""
     case = CASES[name]
     whole = int(records * case.share)
     found: dict[str, dict[str, list[float]]] = {kind: {"us": [], "cpu_us": []} for kind in FORMATS}

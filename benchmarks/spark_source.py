@@ -1,14 +1,13 @@
 """The Spark source compared with Spark's own Kafka connector (spark-sql-kafka-0-10), in one session, on one broker.
 
     python -m benchmarks spark [--records 2000000] [--rounds 3] [--cases batch count …] [--bootstrap HOST:PORT]
-    python -m benchmarks spark --records 10000000 --rounds 1      # the whole, in some eight minutes
+    python -m benchmarks spark --records 10000000 --rounds 1      # the full size, in about eight minutes
 
 Without --bootstrap an Apache Kafka 4.2 is started for the run. Both sources read the same topic of 8 partitions on
 `local[2]`, in turn, after a first short read of each that does not count. Each reads a tenth of the records, then all:
-the cost of a record is computed from the difference; the rest of the short read is what a query costs without its
-records: its start, and for a stream five batches and a group that is joined and left.
-Medians are shown. CPU seconds are those of the JVM and of all Python workers; on a shared machine they are the reliable
-figure.
+the cost of a record is computed from the difference; the rest of the short read is the cost of a query without its
+records: its start, and for a stream also five batches, and joining and leaving a group. Medians are shown. CPU seconds
+are those of the JVM and of all Python workers; on a shared machine they are the reliable figure.
 
 The connector is tuned so that it does not wait. After every poll it asks the broker for the start and the end of the
 partition, and the answer waits for the fetch that was sent ahead: at the end of a partition until fetch.max.wait.ms has
@@ -48,7 +47,7 @@ QUIET = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.log.level": "ERROR",
-    # The connector keeps its consumers, and what they have fetched, for five minutes: many queries fill 1 GiB.
+    # The connector keeps its consumers, and the data that they have fetched, for five minutes: many queries fill 1 GiB.
     "spark.driver.memory": "4g",
 }
 TUNED = {
@@ -105,7 +104,7 @@ CASES = (
     Case("1k", "1 KB, five columns", 1000, "none", 0.1, to_nowhere),
 )
 SHORT = 10
-"""The short read is of one record in this many."""
+"""The short read has one record in this many."""
 
 WANTED_RATIO = 1.5
 
@@ -116,7 +115,7 @@ def main() -> int:
     parser.add_argument("--records", type=int, default=2_000_000, help="records of 100 bytes in a topic")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cases", nargs="*", choices=[case.name for case in CASES], default=None)
-    parser.add_argument("--bootstrap", help="a broker that is running already")
+    parser.add_argument("--bootstrap", help="a broker that is already running")
     parser.add_argument("--write-docs", action="store_true", help="put the table into docs/reference/performance.md")
     arguments = parser.parse_args()
     chosen = [case for case in CASES if arguments.cases is None or case.name in arguments.cases]
@@ -207,8 +206,8 @@ def batch(spark: Any, source: str, bootstrap: str, topic: Topic, case: Case, of_
 
 
 def stream(spark: Any, source: str, bootstrap: str, topic: Topic, case: Case, of_each: int, folder: Path) -> None:
-    """Read them as a stream, up to the current end; in as many batches whether they are few or many, so that what a
-    batch costs is not counted as the cost of records."""
+    """Read them as a stream, up to the current end, in the same number of batches whether they are few or many, so that
+    the cost of a batch is not counted as the cost of records."""
     limit = {"maxOffsetsPerTrigger": str(-(-of_each * PARTITIONS // case.batches))}
     group = {"groupId": f"bench-{uuid.uuid4().hex[:8]}"} if source == "muster" else {}
     given = {**options(source, bootstrap, topic, case, of_each), **limit, **group}
@@ -236,7 +235,7 @@ def options(source: str, bootstrap: str, topic: Topic, case: Case, of_each: int)
 
 @contextlib.contextmanager
 def clocked() -> Iterator[list[float]]:
-    """Wall and CPU seconds of what happens within."""
+    """Wall and CPU seconds of what happens within the block."""
     spent: list[float] = []
     cpu, begun = cpu_of_children(), time.perf_counter()
     yield spent

@@ -18,7 +18,7 @@ from muster.log.segments.segment import segment_name
 from tests.support.written import build_batch
 
 RECORDS = 16
-"""In each batch, of 1 KB: a batch as large as producers make them by default."""
+"""Records in each batch, of 1 KB each: a batch of the size that producers make by default."""
 
 SEGMENT_BYTES = 1 << 30
 WRITTEN_OF_EACH = 16
@@ -28,8 +28,8 @@ _VALUE = bytes(number * 37 % 251 for number in range(1_000))
 
 
 class SparseLog(NamedTuple):
-    """The result: the last offsets of the batches in the file, by which an index finds them and not those before; the
-    size of each batch; the end of the log."""
+    """The result: the last offsets of the batches in the file, by which an index finds these batches and not the ones
+    before; the size of each batch; the end of the log."""
 
     offsets: list[int]
     batch_bytes: int

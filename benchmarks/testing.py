@@ -1,4 +1,4 @@
-"""How long tests wait for a broker: muster's testing kit beside librdkafka's mock, Apache Kafka and kfake.
+"""How long tests wait for a broker: muster's testing kit compared with librdkafka's mock, Apache Kafka and kfake.
 
 Each broker in turn, several rounds: the time until a client has an answer from a broker that was just started, and the
 time of one test, which writes ten records to a new topic and reads and commits them as the only member of a new group.
@@ -125,7 +125,7 @@ def answers(bootstrap: str) -> None:
 
 def one_test(bootstrap: str) -> None:
     """Write, read in a group, commit."""
-    topic = f"bench-{next(_NUMBERS)}"  # the first write creates it: librdkafka's mock knows no other way
+    topic = f"bench-{next(_NUMBERS)}"  # the first write creates it, the only way with librdkafka's mock
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
     for number in range(RECORDS):
         producer.produce(topic, str(number).encode())

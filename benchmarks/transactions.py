@@ -3,10 +3,10 @@
     python -m benchmarks transactions [--rounds 3] [--seconds 3] [--ids 100000] [--only muster kafka] [--write-docs]
 
 Both brokers have default settings. Each producer has a connection and a partition of its own and does what a client of
-`transaction.version` 2 does: a Produce, which also adds the partition to the transaction, then an EndTxn, whose answer
-brings the next epoch. A transaction lasts from its Produce to the answer of its EndTxn. All producers are in one
-thread of this process, which does little more than send prepared batches of records of 100 B. The last rows are starts,
-after a kill, with many transactional ids.
+`transaction.version` 2 does: a Produce, which also adds the partition to the transaction, then an EndTxn, whose
+response has the next epoch. A transaction lasts from its Produce to the answer of its EndTxn. All producers are in one
+thread of this process, which does little more than send prepared batches of records of 100 B. The last rows measure
+starts, after a kill, with many transactional ids.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Found = dict[str, dict[str, list[Figures]]]
 
 
 class Case(NamedTuple):
-    """Producers side by side, each of whose transactions has this many records."""
+    """Concurrent producers, each of whose transactions has this many records."""
 
     producers: int
     records: int
@@ -99,7 +99,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3.0, help="of each run")
-    parser.add_argument("--ids", type=int, default=100_000, help="transactional ids of the start; 0 leaves it out")
+    parser.add_argument("--ids", type=int, default=100_000, help="transactional ids for the measured start; 0 omits it")
     parser.add_argument("--only-start", action="store_true", help="leave out the transactions")
     parser.add_argument("--only", nargs="+", choices=["muster", "kafka"], default=["muster", "kafka"])
     parser.add_argument("--write-docs", action="store_true", help="put the table into docs/reference/performance.md")
@@ -155,7 +155,7 @@ def _create_topic(server: Server) -> None:
 
 
 def _ids(asker: Asker, transactional_id: str) -> tuple[int, int]:
-    """The ids of a producer, once the coordinator is there and the last transaction has ended."""
+    """The ids of a producer, once the coordinator is available and the last transaction has ended."""
     until = time.monotonic() + TIMEOUT_S
     while time.monotonic() < until:
         found = asker.ask(InitProducerIdRequest(transactional_id, 60_000, -1, -1), 4)
@@ -202,7 +202,7 @@ class Producer:
         self.socket.sendall(frame(request, END_VERSION))
 
     def read(self) -> bool:
-        """Take what has arrived, and send what comes next; whether a transaction is over."""
+        """Read what has arrived, and send the next request; returns whether a transaction is over."""
         received = self._received
         received += self.socket.recv(65_536)
         if len(received) < 4 or len(received) < 4 + int.from_bytes(received[:4], "big"):
@@ -214,13 +214,13 @@ class Producer:
             if partition.error_code == ErrorCode.CONCURRENT_TRANSACTIONS:
                 self._produce()
             elif partition.error_code != ErrorCode.NONE:
-                raise BenchmarkError(f"a Produce was refused: {ErrorCode(partition.error_code).name}")
+                raise BenchmarkError(f"a Produce was rejected: {ErrorCode(partition.error_code).name}")
             else:
                 self._end()
             return False
         ended = framing.decode_response(answer, EndTxnRequest, END_VERSION)
         if ended.error_code != ErrorCode.NONE:
-            raise BenchmarkError(f"an EndTxn was refused: {ErrorCode(ended.error_code).name}")
+            raise BenchmarkError(f"an EndTxn was rejected: {ErrorCode(ended.error_code).name}")
         self._producer_id, self._epoch = ended.producer_id, ended.producer_epoch
         now = time.perf_counter()
         self.transactions.append(now - self._begun)
@@ -270,7 +270,7 @@ def _name(number: int) -> str:
 
 
 def _fill(server: Server, ids: int) -> None:
-    """Make this many ids. A broker that has no block of producer ids at hand is asked again."""
+    """Make this many ids. A broker that has no producer ids at the moment is asked again."""
     left = [_name(number) for number in range(ids)]
     with Asker(server.address) as asker:
         _ids(asker, left[0])
@@ -287,7 +287,7 @@ def _fill(server: Server, ids: int) -> None:
 
 
 def _restart(server: Server) -> Figures:
-    """Kill the server and start it again, until it describes an id of each shard."""
+    """Kill the server, start it again, and wait until it describes an id of each shard."""
     server.stop()
     begun = time.perf_counter()
     server.start()

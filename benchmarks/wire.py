@@ -35,7 +35,7 @@ _HEAD = Struct(">ii")
 
 
 class BenchmarkError(Exception):
-    """A server gave a wrong answer, so the measurement is void."""
+    """A server sent a wrong answer, so the measurement is invalid."""
 
 
 class Measured(Protocol):
@@ -54,7 +54,7 @@ def frame(request: Request[Any], version: int, correlation_id: int = 0) -> bytes
 
 
 def connect(address: Address) -> socket.socket:
-    """A connection that sends at once."""
+    """A connection that sends without delay."""
     sock = socket.create_connection(address, TIMEOUT_S)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock
@@ -119,7 +119,8 @@ class Traffic:
         self._alike = alike
 
     def check(self, answer: bytes) -> bytes | None:
-        """Decode an answer (without its length) and check it. Returns the bytes that the others must equal, if any."""
+        """Decode an answer (without its length) and check it. Returns the bytes that all other answers must equal, if
+        any."""
         self._check(framing.decode_response(answer, type(self._example), self._version))
         return answer[4:] if self._alike else None
 
@@ -153,7 +154,7 @@ class Pumped:
 
 
 def percentile(weighted: list[tuple[float, int]], share: float) -> float:
-    """The value that `share` of all do not exceed."""
+    """The value that a share of `share` of all values do not exceed."""
     ordered = sorted(weighted)
     left = share * sum(count for _, count in ordered)
     for value, count in ordered:
@@ -227,7 +228,7 @@ class _Stream:
             if stop > end:
                 break
             if correlation_id != number:
-                raise BenchmarkError(f"the answer to request {number} says that it is for {correlation_id}")
+                raise BenchmarkError(f"the answer to request {number} has the correlation id {correlation_id}")
             if self._expected is None or data[position + 8 : stop] != self._expected:
                 self._check(bytes(data[position + 4 : stop]), self._answered + answered)
             number = number + 1 if number + 1 < total else 0

@@ -1,4 +1,4 @@
-"""Values with a schema from a registry: a serializer and a deserializer that get the topic.
+"""Values with a schema from a registry: a serializer and a deserializer that are passed the topic.
 
 A value has the format of Confluent's registry: a zero byte, the schema's id in four bytes, the value. The id comes from
 the registry's REST interface, once for each subject and each id. The values are JSON, so that this example needs no
@@ -61,7 +61,7 @@ class ByTheirSchema:
     def deserialize(self, topic: str, data: bytes, headers: Headers) -> tuple[str, Any]:
         magic, number = HEAD.unpack_from(data)
         if magic != 0:
-            raise ValueError("there is no schema's id in front of it")
+            raise ValueError("the value does not begin with a schema id")
         return self.schema_of(number)["name"], json.loads(data[HEAD.size :])
 
 

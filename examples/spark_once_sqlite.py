@@ -1,8 +1,8 @@
-"""Each record once in a database, although Spark may run a batch twice: the key of a row is its record's place in
+"""Each record once in a database, although Spark may run a batch twice: the key of a row is its record's position in
 Kafka.
 
-The place (topic, partition, offset) identifies the record. So it does not matter which batch, query or member of the
-group delivers it, or how often: there is one row. Any database with a primary key will do.
+The position (topic, partition, offset) identifies the record. So it does not matter which batch, query or member of the
+group delivers it, or how often: there is one row. Any database with primary keys will do.
 
 pip install 'muster-kafka[spark]'
 """

@@ -25,41 +25,41 @@ if TYPE_CHECKING:
     from tests.support.postgres import PostgresServer
     from tests.support.secure_kafka import SecureKafka
 
-# A shell's `&` and nohup have SIGINT ignored, and every process that a test starts would ignore it with us.
+# A shell's `&` and nohup make a process ignore SIGINT, and every process that a test starts would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-    signal.signal(signal.SIGHUP, lambda *_: None)  # this process goes on, what it starts does not inherit it
+    signal.signal(signal.SIGHUP, lambda *_: None)  # ignored in this process, but not in those that it starts
 
 
-# Every Spark that a test starts, in whatever process, has these options of its JVM.
+# Every Spark that a test starts, in any process, has these JVM options.
 if not scale.is_quick():
     os.environ.setdefault("SPARK_SUBMIT_OPTS", shlex.join(peers.spark_java_options()))
 
-# Hypothesis is to find what is wrong, not how busy the machine is: a process that is held up for 200 ms is no failure.
+# Hypothesis should find bugs, not how busy the machine is: a process that is held up for 200 ms has not failed.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", settings.get_profile("untimed"), max_examples=10)
 settings.load_profile("quick" if scale.is_quick() else "untimed")
 
 
-# What a test that asks for one of these needs beside Python: `make quick` leaves it out.
+# A test that asks for one of these needs more than Python: `make quick` leaves it out.
 OTHERS = {"chromium", "java", "kcat", "postgres", "kafka_broker", "kafka_cluster", "secure_kafka"}
 OTHERS |= {"zookeeper", "own_zookeeper", "transactional_kafka"}
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark what needs programs of others."""
+    """Mark the tests that need other programs."""
     if OTHERS.intersection(getattr(item, "fixturenames", ())):
         item.add_marker("peers")
 
 
 def pytest_configure() -> None:
-    """Draw the run's own seeds before the workers start, which have to collect the same tests."""
+    """Draw the run's own seeds before the workers start, which must all collect the same tests."""
     scale.first_fresh_seed()
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """The event loops that a test runs on: asyncio's own, and uvloop's too where it has the mark `any_loop`."""
+    """The event loops that a test runs on: asyncio's own, and uvloop's too if it has the mark `any_loop`."""
     if item.get_closest_marker("any_loop") is None:
         return {"asyncio": asyncio.new_event_loop}
     return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
@@ -67,21 +67,22 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], a
 
 @pytest.hookimpl(trylast=True)  # after those that shuffle
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have a worker end with quick tests, of which it can hand on some."""
+    """Let each worker end with quick tests, some of which it can hand over."""
     items[:] = slow_first(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
     limit_quick_tests(items)
 
 
 def pytest_collection_finish() -> None:
-    """Keep what was collected, which stays to the end, out of every full garbage collection of the tests."""
+    """Exclude the collected tests, which stay in memory to the end, from full garbage collections."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def handlers_of_python() -> Iterator[None]:
-    """A command that ends ignores signals from then on, and every process that later tests start would with us; a Spark
-    session that is shared by tests has taken Ctrl-C, and muster leaves alone what a program has taken."""
+    """Restore the signal handlers. A command that ends ignores signals from then on, and every process that later tests
+    start would inherit that; a Spark session that is shared by tests has a handler for Ctrl-C, and muster does not
+    replace a program's handlers."""
     handlers: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
     for number, handler in handlers.items():
         signal.signal(number, handler)
@@ -96,7 +97,7 @@ def pytest_report_header() -> str:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Shown when the run ends badly: with -q the header is not. And what schedules of kills came to."""
+    """Shown when the run fails, because -q hides the header; also the results of the schedules of kills."""
     for reports in terminalreporter.stats.values():
         for report in reports:
             for name, told in getattr(report, "user_properties", ()):
@@ -108,15 +109,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that all workers of this test run share, and no other run."""
+    """A folder that all workers of this test run share, but no other run."""
     folder = tmp_path_factory.getbasetemp()
     return folder.parent if os.environ.get("PYTEST_XDIST_WORKER") else folder
 
 
 @pytest.fixture(scope="session")
 def kafka_broker(run_folder: Path) -> Iterator[peers.KafkaBroker]:
-    """Apache Kafka 4.2 on a free port, shared by all tests of the run: name topics and groups for the test alone, and
-    change neither the brokers' settings nor the group of the empty name."""
+    """Apache Kafka 4.2 on a free port, shared by all tests of the run: give topics and groups names that no other test
+    uses, and change neither the brokers' settings nor the group of the empty name."""
     with peers.shared_kafka(run_folder / "kafka") as broker:
         yield broker
 
@@ -138,7 +139,7 @@ def kafka_cluster(run_folder: Path) -> Iterator[peers.KafkaCluster]:
 
 @pytest.fixture(scope="session")
 def secure_kafka(run_folder: Path) -> Iterator[SecureKafka]:
-    """Apache Kafka 4.2 whose ports want TLS, SASL or both, shared by all tests of the run."""
+    """Apache Kafka 4.2 whose ports require TLS, SASL or both, shared by all tests of the run."""
     from tests.support.secure_kafka import shared_secure_kafka
 
     with shared_secure_kafka(run_folder / "secure-kafka") as kafka:
@@ -147,7 +148,7 @@ def secure_kafka(run_folder: Path) -> Iterator[SecureKafka]:
 
 @pytest.fixture(scope="session")
 def zookeeper(run_folder: Path) -> Iterator[zookeepers.ZooKeeperServer]:
-    """Apache ZooKeeper on a free port, shared by all tests of the run: `chroot` is a folder for the test alone."""
+    """Apache ZooKeeper on a free port, shared by all tests of the run: `chroot` is a folder for only this test."""
     with zookeepers.shared_zookeeper(run_folder / "zookeeper") as server:
         yield server
 
@@ -161,7 +162,7 @@ def own_zookeeper(tmp_path: Path) -> Iterator[zookeepers.ZooKeeperServer]:
 
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
-    """PostgreSQL on a free port, shared by the tests of this worker: `database` is a database for the test alone."""
+    """PostgreSQL on a free port, shared by the tests of this worker: `database` is a database for only this test."""
     from tests.support.postgres import PostgresServer
 
     with PostgresServer(tmp_path_factory.mktemp("postgres")) as server:
@@ -203,6 +204,6 @@ def muster_process(tmp_path: Path) -> Iterator[brokers.BrokerProcess]:
 
 @pytest.fixture(scope="session")
 def shared_muster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[brokers.BrokerProcess]:
-    """`muster serve` shared by the tests of this worker: name topics and groups for the test alone."""
+    """`muster serve` shared by the tests of this worker: give topics and groups names that no other test uses."""
     with brokers.BrokerProcess(tmp_path_factory.mktemp("muster") / "data") as process:
         yield process

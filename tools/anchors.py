@@ -1,7 +1,7 @@
 """Where a mutant is planted: in a function or class that is found by its name, at a few tokens of its code.
 
-Files may be moved, lines broken anew and comments rewritten: the tokens are compared, not the text, in every function
-of that name under `src`. `python -m tools.anchors` says which mutants have lost their place.
+Files may be moved, lines rewrapped and comments rewritten: the tokens are compared, not the text, in every function
+of that name under `src`. `python -m tools.anchors` says which mutants no longer match the code.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ def tokens(text: str) -> list[re.Match[str]]:
 
 @dataclass(frozen=True)
 class Scope:
-    """A function, a class or a whole file (its name is empty then)."""
+    """A function, a class or a whole file (whose name is empty)."""
 
     path: Path
     name: str
     text: str
     """From the start of its first line."""
     start: int
-    """Where that is in the file."""
+    """The position of that line in the file."""
 
     @cached_property
     def _tokens(self) -> list[re.Match[str]]:
@@ -45,11 +45,11 @@ class Scope:
         return _join(self._tokens)
 
     def count(self, wanted: str) -> int:
-        """How often these tokens stand in it."""
+        """How often these tokens occur in it."""
         return self._joined.count(_join(tokens(wanted)))
 
     def planted(self, before: str, after: str) -> str:
-        """Its text with `after` in place of `before`, which stands in it once; whole lines are indented as here."""
+        """Its text with `after` instead of `before`, which occurs in it once; whole lines are indented to match."""
         first, *_ = wanted = tokens(before)
         index = self._joined[: self._joined.index(_join(wanted))].count("\0")
         start, end = self._tokens[index].start(), self._tokens[index + len(wanted) - 1].end()
@@ -60,7 +60,7 @@ class Scope:
         return self.text[:line] + _indented(after.strip("\n"), deeper) + self.text[end:]
 
     def parsed(self, text: str | None = None) -> str:
-        """What it says but for its layout; what a text in its place would say.
+        """Its syntax tree, without its layout, or that of a text that would replace it.
 
         Raises:
             SyntaxError: the text does not compile.
@@ -119,7 +119,7 @@ class Tree:
         return found
 
     def find(self, where: str, file: str, before: str) -> Scope:
-        """The scope of this name, in a file whose path ends so, in which the tokens stand once.
+        """The scope of this name, in a file whose path ends with `file`, that contains the tokens once.
 
         Raises:
             LookupError: there is none, or more than one.
@@ -132,9 +132,9 @@ class Tree:
             raise LookupError(f"{within} is not there{self._elsewhere(before)}")
         counts = [scope.count(before) for scope in named]
         if sum(counts) != 1:
-            raise LookupError(f"its code stands {sum(counts)} times in {within}, not once{self._elsewhere(before)}")
+            raise LookupError(f"its code occurs {sum(counts)} times in {within}, not once{self._elsewhere(before)}")
         return named[counts.index(1)]
 
     def _elsewhere(self, before: str) -> str:
         files = [str(scope.path.relative_to(self.root)) for scope in self._by_name[""] if scope.count(before)]
-        return f"; it stands in {', '.join(files[:3]) or 'no file'}"
+        return f"; it occurs in {', '.join(files[:3]) or 'no file'}"

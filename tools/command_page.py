@@ -1,4 +1,4 @@
-"""Writes docs/reference/commands.md from the parsers of the commands. `python -m tools.command_page` renews it."""
+"""Writes docs/reference/commands.md from the parsers of the commands. `python -m tools.command_page` updates it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEAD = """\
 What `muster COMMAND --help` says, on one page. `python -m tools.command_page` writes it from the commands themselves; a
 test checks that it is up to date. [admin.md](../admin.md) has examples, with what they print.
 
-The exit code is 0 when all went well, 1 with a sentence on standard error when it did not, 2 for a wrong command line,
+The exit code is 0 on success, 1 with a sentence on standard error on failure, 2 for a wrong command line,
 and 130 after Ctrl-C.
 
 Commands that connect to a cluster also have these options:
@@ -72,7 +72,7 @@ def _rows(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
 
 
 def _written(action: argparse.Action) -> str:
-    """An argument as a command line has it."""
+    """An argument as written on a command line."""
     names = ", ".join(action.option_strings)
     if action.nargs == 0:
         return names

@@ -1,11 +1,11 @@
-"""muster with the modules compiled that a request goes through: native libraries, made by mypyc from the same sources.
+"""Compiles the modules that a request passes through: native libraries, made by mypyc from the same sources.
 
     python -m tools.compiled FOLDER                    # FOLDER/muster: a copy of src/muster, and the libraries in it
     PYTHONPATH=FOLDER python -m muster serve
     MUSTER_COMPILED=1 python -m pip wheel . …          # a wheel with the libraries (hatch_build.py), for one Python
 
-The sources stay beside the libraries in a copy and in a wheel; Python takes a library where it finds one. Nothing of
-mypyc is needed at run time. It needs mypy and setuptools (development tools) and a C compiler.
+In a copy and in a wheel the sources stay next to the libraries; Python uses a library if it finds one. mypyc is not
+needed at run time. It needs mypy and setuptools (development tools) and a C compiler.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT / "src") not in sys.path:  # another copy of muster may be installed; a build knows neither
+if str(ROOT / "src") not in sys.path:  # another copy of muster may be installed; in a build none is
     sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
 MODULES = {
@@ -40,11 +40,11 @@ MODULES = {
     "protocol/records": "record_batch varints",
     "": "model",
 }
-"""What is compiled, by folder. Not among it: what inherits from classes of C (asyncio's transports, `OSError`), the
-handlers, which tests hand calls of their own, and what runs once in a while."""
+"""What is compiled, by folder. Not included: classes that inherit from C classes (asyncio's transports, `OSError`), the
+handlers, to which tests pass calls of their own, and code that runs rarely."""
 
 GROUP = "muster"
-"""The libraries share one, `muster__mypyc`, beside the package."""
+"""The libraries share one library, `muster__mypyc`, next to the package."""
 
 PLAIN_REQUEST = """class Request(Message):
     @classmethod
@@ -77,7 +77,7 @@ def paths() -> list[str]:
 
 
 def compile_into(folder: Path, *, level: str = "1", jobs: int = os.cpu_count() or 1) -> list[Path]:
-    """Copy the sources into a folder that is not there yet, and compile; returns the libraries, below the folder.
+    """Copy the sources into a new folder, and compile; returns the libraries, as paths below the folder.
 
     `level` is the C compiler's: 1 takes a minute on two cores; 3 takes several times as long and gains little.
 
@@ -101,10 +101,10 @@ def compile_into(folder: Path, *, level: str = "1", jobs: int = os.cpu_count() o
 
 
 def _without_generic_requests(folder: Path) -> None:
-    """Make `Request` a plain class in the copy: its type argument is for those who read the sources, and for mypy.
+    """Make `Request` a plain class in the copy: its type argument is only for readers of the sources and for mypy.
 
-    To a class that inherits from `typing.Generic` mypyc (2.4) gives a `__dict__`, and a list of weak references that it
-    frees as if it owned them: the process ends when a weak reference to such an object is collected.
+    mypyc (2.4) gives a class that inherits from `typing.Generic` a `__dict__`, and a list of weak references that it
+    frees as if it owned them: the process crashes when a weak reference to such an object is collected.
     """
     for path in paths():
         file = folder / path

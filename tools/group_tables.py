@@ -1,4 +1,4 @@
-"""Writes groups.md from the tables that the coordinator answers by. `python -m tools.group_tables` renews it."""
+"""Writes groups.md from the tables that decide the coordinator's answers. `python -m tools.group_tables` updates it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ HEAD = """\
 
 A group of the classic protocol is in one of five states. `Empty`: it has no members, but perhaps committed offsets.
 `PreparingRebalance`: it waits for its members' JoinGroup requests. `CompletingRebalance`: they have all joined, and it
-waits for the leader's assignment. `Stable`: every member can have its share. `Dead`: it has been deleted, or its
-coordinator is going away. The head of `coordinator/groups/classic.py` says how a group passes from one state to the
-next.
+waits for the leader's assignment. `Stable`: every member can get its assignment. `Dead`: it has been deleted, or its
+coordinator is unloading it. The docstring of `coordinator/groups/classic.py` says how a group passes from one state to
+the next.
 
 The table is for requests that have passed the guards: the group exists, the member is known and has not been replaced
-under its `group.instance.id`, the generation is the group's. *waits* means that the answer comes when other members
-have sent their requests, or their time is over.
+under its `group.instance.id`, the generation is the group's. *waits* means that the answer is sent when other members
+have sent their requests, or have run out of time.
 
 `python -m tools.group_tables` writes this page from the tables that the coordinator itself uses; a test checks that it
 is up to date.

@@ -1,4 +1,4 @@
-"""The part of a wheel's build that is our own: puts compiled libraries beside the sources, if it is given some.
+"""Our own step in the build of a wheel: puts compiled libraries next to the sources, if there are any.
 
 `MUSTER_COMPILED` names a folder that `tools.compiled` has made. Without it the wheel is for every Python and system.
 """

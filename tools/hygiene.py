@@ -1,11 +1,11 @@
-"""What no tracked file may hold: host names of package registries, paths of one person's machine,
-nameless subjects, sources that need each other, loggers that docs/reference/logging.md does not name.
+"""What no tracked file may contain: host names of package registries, paths on one person's machine, nameless subjects,
+modules that import each other, loggers that docs/reference/logging.md does not name.
 
-Lock files and build files work with the index or mirror that a reader has set up, and no page sends a reader to a
-folder that only its author has.
+Lock files and build files work with the index or mirror that a reader has set up, and no page refers to a folder that
+only its author has.
 
-Comments and docstrings under `src` name the thing that acts (the caller, the member, a request) in place of "who" or
-"somebody", so that a stranger reads them once. Names in the code and messages to users are not looked at.
+Comments and docstrings under `src` name the thing that acts (the caller, the member, a request) instead of "who" or
+"somebody", so that a newcomer needs to read them only once. Names in the code and messages to users are not checked.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NAMELESS = re.compile(r"\b(?:who|whoever|whom|(?:some|no|any|every)(?:body|one))
 
 
 def tracked() -> list[Path]:
-    """Every file under version control, or that is about to be."""
+    """Every file that is, or is about to be, under version control."""
     listing = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -54,7 +54,7 @@ def tracked() -> list[Path]:
 
 
 def prose(source: str) -> Iterator[tuple[int, str]]:
-    """The lines of a Python file's comments and docstrings, those of attributes too, with their numbers."""
+    """The lines of a Python file's comments and docstrings (including those of attributes), with their numbers."""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string
@@ -73,7 +73,7 @@ def nameless(path: Path) -> list[str]:
 
 
 def complaints(path: Path, machine: re.Pattern[str]) -> list[str]:
-    """The lines of one file that must not be there."""
+    """The lines of one file that must not be in it."""
     found = []
     for number, line in enumerate(path.read_bytes().decode(errors="replace").splitlines(), 1):
         for what, pattern in (
@@ -87,7 +87,7 @@ def complaints(path: Path, machine: re.Pattern[str]) -> list[str]:
 
 
 def circle(needed: Mapping[str, Iterable[str]]) -> list[str]:
-    """The modules of one circle in what each module needs, or none."""
+    """The modules of one import cycle; empty if there is none."""
     try:
         TopologicalSorter({module: set(others) - {module} for module, others in needed.items()}).prepare()
     except CycleError as error:
@@ -96,26 +96,27 @@ def circle(needed: Mapping[str, Iterable[str]]) -> list[str]:
 
 
 def imports() -> dict[str, set[str]]:
-    """What each source imports, inside its functions and for types alone too."""
+    """What each module imports, including inside functions and only for types."""
     graph = grimp.build_graph("muster")
     return {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
 
 
 def loggers(texts: Iterable[str], page: str) -> list[str]:
-    """How the loggers of the sources differ from those of docs/reference/logging.md: one a room, and no other."""
+    """How the sources' loggers differ from those in docs/reference/logging.md: there must be one for each package, and
+    no others."""
     used = {argument for text in texts for argument in re.findall(r"getLogger\(([^)]*)\)", text)}
-    found = [f"getLogger({name}): name it for its room" for name in sorted(used) if not LOGGER.fullmatch(name)]
+    found = [f"getLogger({name}): name it after its package" for name in sorted(used) if not LOGGER.fullmatch(name)]
     named = re.findall(r"^\| `([\w.]+)` \|", page, re.MULTILINE)
     written = {name.strip('"') for name in used if name.startswith('"muster')}
-    found += [f"docs/reference/logging.md: {name} is not there" for name in sorted(written - set(named))]
+    found += [f"docs/reference/logging.md: {name} is missing" for name in sorted(written - set(named))]
     found += [f"docs/reference/logging.md: no source has {name}" for name in sorted(set(named) - written)]
     return found + [
-        f"docs/reference/logging.md: {name} is there twice" for name in sorted(set(named)) if named.count(name) > 1
+        f"docs/reference/logging.md: {name} is listed twice" for name in sorted(set(named)) if named.count(name) > 1
     ]
 
 
 def main() -> int:
-    """Print every complaint; the exit code says whether there was one."""
+    """Print every finding; the exit code says whether there was one."""
     here = {str(ROOT.parent), str(Path.home())} - {"/", "/tmp", "/src"}
     machine = re.compile("|".join(rf"(?<![\w.~$}}]){re.escape(path)}/" for path in sorted(here)) or r"(?!)")
     files = [path for path in tracked() if path.is_file()]
@@ -124,8 +125,8 @@ def main() -> int:
     found += [line for path in sources for line in nameless(path)]
     found += loggers((path.read_text() for path in sources), (ROOT / "docs" / "reference" / "logging.md").read_text())
     if modules := circle(imports()):
-        found.append(f"these need each other: {', '.join(modules)}")
-    print("\n".join(found) if found else "hygiene: nothing to complain of")
+        found.append(f"these modules import each other: {', '.join(modules)}")
+    print("\n".join(found) if found else "hygiene: no findings")
     return 1 if found else 0
 
 

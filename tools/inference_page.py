@@ -1,6 +1,6 @@
 """Writes docs/reference/history-inference.md: how often the causes that are inferred from records are right.
 
-python -m tools.inference_page                      # the recordings; what stands there of random lives stays
+python -m tools.inference_page                      # the recordings; the part about random lives is kept
 python -m tools.inference_page --lives 160 [--keep DIR]   # also the random lives of the seeds 1 to 160: minutes
 """
 
@@ -25,7 +25,7 @@ HEAD = """\
 
 Apache Kafka does not record why it rebalances: the cause is inferred from `__consumer_offsets`
 ([history.md](history.md)). This page compares the rules' results with what is known from other sources. In stories, on
-Apache Kafka, that is what was done to the group. muster's broker records why it rebalances
+Apache Kafka, the source is what was done to the group. muster's broker records why it rebalances
 ([group-events.md](group-events.md)): in recordings and in random lives the rules read its records without these events,
 and the events are the truth.
 
@@ -46,7 +46,7 @@ In those two:
 
 
 def page(former: str) -> str:
-    """The text of the page, with the random lives as they stand in `former`."""
+    """The text of the page, with the random lives copied from `former`."""
     told = of_recordings()
     stories = ["## In stories", "", *_of_stories([score.score(path) for path in score.files()]), ""]
     recorded = ["## In recordings", "", "Real clients in scripted scenarios on `muster serve`.", "", *_tables(told), ""]
@@ -188,8 +188,8 @@ def _share(part: int, whole: int) -> str:
 def main() -> None:
     """Write the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--lives", type=int, metavar="N", help="lead the lives of the seeds 1 to N")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the lives there, or take them from there")
+    parser.add_argument("--lives", type=int, metavar="N", help="simulate the lives of the seeds 1 to N")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="store the lives there, or load them from there")
     asked = parser.parse_args()
     if asked.keep is not None:
         asked.keep.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,9 @@
 """The hashed requirement files under requirements/: written by `make lock`, checked by `make check`.
 
 Each file pins every package that one step of an installation needs, with the hashes of all its files for Linux and
-macOS on Python 3.11 to 3.13, and names no package index: pip asks the one it is set up with. Writing them needs uv and
-the network. Checking needs neither: the head of a file carries a digest of what it was made from, the dependency tables
-of pyproject.toml and this list of files, and the check compares that.
+macOS on Python 3.11 to 3.13, and names no package index: pip asks the one that it is configured with. Writing them
+needs uv and the network. Checking needs neither: the head of a file carries a digest of what it was made from, the
+dependency tables of pyproject.toml and this list of files, and the check compares that.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def digest(lock: Lock) -> str:
 
 
 def requirements(lock: Lock) -> list[str]:
-    """The requirements as written in pyproject.toml, muster's own extras resolved into what they ask for."""
+    """The requirements as written in pyproject.toml, with muster's own extras resolved into what they require."""
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
     project = pyproject["project"]
     wanted: list[str] = list(project["dependencies"]) if lock.project else []
@@ -103,7 +103,7 @@ def stale(lock: Lock) -> str | None:
     if not path.exists():
         return f"requirements/{lock.name}.txt is missing"
     if f"{DIGEST_MARK}{digest(lock)}" not in path.read_text().splitlines()[:2]:
-        return f"requirements/{lock.name}.txt was made from other dependencies than pyproject.toml lists now"
+        return f"requirements/{lock.name}.txt was made from dependencies other than those that pyproject.toml lists now"
     return None
 
 

@@ -1,13 +1,14 @@
-"""Plant known bugs one at a time, each in a copy of the tree, and see that the tests named beside it notice.
+"""Plant known bugs one at a time, each in a copy of the tree, and see that the tests named with it notice.
 
 python -m tools.mutants [-k WORDS] [-n WORKERS]
 python -m tools.mutants --check    (part of `make check`: whether each can be planted; no test is run)
 
-The mutants stand in tests/mutants/*.toml (its README has the form). First the tests of all chosen mutants run on the
-tree as it is: a test that fails anyway would seem to catch everything. A mutant is caught when at least one of its
-tests fails; tests that cannot be collected, or of which there are none, are an error of the entry and catch nothing.
+The mutants are in tests/mutants/*.toml (the README there describes the format). First the tests of all chosen mutants
+run on the tree as it is: a test that fails anyway would seem to catch everything. A mutant is caught when at least one
+of its tests fails; tests that cannot be collected, or do not exist, are an error of the entry and catch nothing.
 
-The last line is one JSON object: how many were planted, how many caught, which survived. Exit code 1 if one survived.
+The last line is one JSON object: how many were planted, how many caught, which survived. The exit code is 1 if one
+survived.
 """
 
 from __future__ import annotations
@@ -37,27 +38,27 @@ MUTANTS = ROOT / "tests" / "mutants"
 COPIED = ("src", "tests", "tools", "benchmarks", "docs", "README.md", "CHANGELOG.md", "pyproject.toml", "Makefile")
 TEST_TIMEOUT_S = 120
 FAILED, PASSED = 1, 0
-"""Exit codes of pytest; every other one means that the tests did not run."""
+"""Exit codes of pytest; any other means that the tests did not run."""
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One bug: code in a function, what it becomes, and the tests that must fail then."""
+    """One bug: code in a function, its replacement, and the tests that must then fail."""
 
     name: str
     before: str
     after: str
-    """Empty where the code just goes."""
+    """Empty if the code is only removed."""
     harm: str
     tests: tuple[str, ...]
     where: str = ""
-    """The qualified name of the function or class; of code outside of both, `file` alone says where it is."""
+    """The qualified name of the function or class; for code outside both, only `file` says where it is."""
     file: str = ""
-    """The end of the file's path, where the name and the code do not suffice."""
+    """The end of the file's path, if the name and the code do not suffice."""
     env: dict[str, str] = field(default_factory=dict)
 
     def complaint(self, tree: Tree) -> str | None:
-        """Why it cannot be planted in the tree, None where it can."""
+        """Why it cannot be planted in the tree, or None."""
         try:
             scope = self.scope(tree)
             if scope.parsed(scope.planted(self.before, self.after)) == scope.parsed():
@@ -83,7 +84,7 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the tests said of one mutant."""
+    """What the tests said about one mutant."""
 
     mutant: Mutant
     caught: bool
@@ -95,7 +96,7 @@ def load(folder: Path = MUTANTS) -> list[Mutant]:
     """All mutants, in the order of their files.
 
     Raises:
-        ValueError: an entry lacks something, or a name is there twice.
+        ValueError: an entry lacks something, or a name occurs twice.
     """
     found: list[Mutant] = []
     for path in sorted(folder.glob("*.toml")):
@@ -131,7 +132,7 @@ def copy_tree(folder: Path, root: Path = ROOT) -> Path:
 def run_tests(root: Path, tests: Iterable[str], env: dict[str, str]) -> tuple[int, str]:
     """pytest's exit code and output, in a process of its own on the copied tree."""
     options = ["-x", "-q", "-ra", "-p", "no:cacheprovider", "-p", "no:randomly", "--timeout", str(TEST_TIMEOUT_S)]
-    # Without bytecode files: a change within the same second and of the same size would leave an old one standing.
+    # Without bytecode files: after a change within the same second that keeps the size, an old one would still be used.
     environment = {
         **os.environ,
         "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}",
@@ -160,7 +161,7 @@ def run_tests(root: Path, tests: Iterable[str], env: dict[str, str]) -> tuple[in
 
 
 def try_one(mutant: Mutant, tree: Tree) -> Outcome:
-    """Plant it, run its tests, take it back."""
+    """Plant it, run its tests, remove it."""
     complaint = mutant.complaint(tree)
     if complaint:
         return Outcome(mutant, False, complaint)
@@ -181,7 +182,7 @@ def try_one(mutant: Mutant, tree: Tree) -> Outcome:
 
 
 def failing_anyway(mutants: Sequence[Mutant], root: Path) -> str | None:
-    """What the tests say on the tree as it is, None where all pass."""
+    """What the tests print on the unchanged tree, None if all pass."""
     groups: dict[tuple[tuple[str, str], ...], dict[str, None]] = {}
     for mutant in mutants:
         groups.setdefault(tuple(sorted(mutant.env.items())), {}).update(dict.fromkeys(mutant.tests))
@@ -219,7 +220,7 @@ def try_all(mutants: Sequence[Mutant], workers: int) -> list[Outcome]:
 
 
 def report(outcomes: Sequence[Outcome]) -> str:
-    """Which kinds of test noticed, and the JSON object."""
+    """The kinds of tests that noticed, and the JSON object."""
     kinds = Counter(outcome.by for outcome in outcomes if outcome.caught)
     by = ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items()))
     survived = [outcome.mutant.name for outcome in outcomes if not outcome.caught]
@@ -228,7 +229,7 @@ def report(outcomes: Sequence[Outcome]) -> str:
 
 
 def check(mutants: Sequence[Mutant], tree: Tree) -> int:
-    """Say which cannot be planted; 1 if there is one."""
+    """Print which cannot be planted; 1 if there is one."""
     found = [f"{mutant.name}: {complaint}" for mutant in mutants if (complaint := mutant.complaint(tree))]
     print("\n".join(found) if found else f"mutants: each of the {len(mutants)} can be planted")
     return 1 if found else 0
@@ -238,19 +239,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Plant them; 1 if one survived."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument(
-        "-k", dest="words", default="", help="only those whose name or place (path::Class.function) contains this"
+        "-k", dest="words", default="", help="only those whose name or location (path::Class.function) contains this"
     )
     parser.add_argument(
-        "-n", dest="workers", type=int, default=2, help="copies of the tree that are tried side by side"
+        "-n", dest="workers", type=int, default=2, help="how many copies of the tree are used in parallel"
     )
-    parser.add_argument("--check", action="store_true", help="only see whether each can be planted")
+    parser.add_argument("--check", action="store_true", help="only check that each can be planted")
     chosen = parser.parse_args(arguments)
     here = Tree(ROOT)
     if chosen.check:
         return check(load(), here)
     mutants = [mutant for mutant in load() if chosen.words in mutant.name or chosen.words in mutant.place(here)]
     if not mutants:
-        raise SystemExit(f"no mutant has {chosen.words!r} in its name or its place")
+        raise SystemExit(f"no mutant has {chosen.words!r} in its name or its location")
     outcomes = try_all(mutants, chosen.workers)
     print(report(outcomes))
     return 0 if all(outcome.caught for outcome in outcomes) else 1

@@ -1,8 +1,9 @@
 """What the Makefile asks of the machine before anything is installed. Runs on any Python 3, even one that is too old.
 
-python tools/preflight.py python   exits 0 where this interpreter can run muster, else says in a sentence why not
-python tools/preflight.py java     exits 0 where a Java runtime of 17 or newer is found (JAVA_HOME first, then PATH)
-python tools/preflight.py compiler exits 0 where modules in C can be built for this interpreter, else says what lacks
+python tools/preflight.py python   exits 0 if this interpreter can run muster; otherwise says in a sentence why not
+python tools/preflight.py java     exits 0 if a Java runtime of 17 or newer is found (JAVA_HOME first, then PATH)
+python tools/preflight.py compiler exits 0 if modules in C can be built for this interpreter; otherwise says what is
+missing
 """
 
 import os
@@ -33,7 +34,7 @@ def python_complaint() -> str:
 
 
 def java_version(command: str) -> int:
-    """Return the feature version of one java command, or 0 where it does not run."""
+    """Return the feature version of one java command, or 0 if it does not run."""
     try:
         text = subprocess.run([command, "-version"], capture_output=True, check=False).stderr.decode()
     except OSError:
@@ -46,9 +47,9 @@ def compiler_complaint() -> str:
     """Say what is missing to build a module in C for this interpreter, or nothing."""
     headers = sysconfig.get_path("include")
     if not os.path.exists(os.path.join(headers, "Python.h")):
-        return f"There is no Python.h in {headers} (on Debian and Ubuntu the package python3-dev has it)."
+        return f"There is no Python.h in {headers}: install it (on Debian and Ubuntu the package python3-dev)."
     command = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
-    return "" if shutil.which(command) else f"There is no C compiler: {command} was not found."
+    return "" if shutil.which(command) else f"There is no C compiler ({command} was not found): install one."
 
 
 def main() -> int:

@@ -1,6 +1,6 @@
-"""Draws the state diagrams of docs/reference/rebalancing.md from the tables that the code goes by.
+"""Draws the state diagrams of docs/reference/rebalancing.md from the tables that the code follows.
 
-`python -m tools.rebalancing_page` renews them; the text around them is written by hand.
+`python -m tools.rebalancing_page` updates them; the text around them is written by hand.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from muster.zookeeper.watchers.states import WatcherState
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "rebalancing.md"
 
 Arrow = tuple[str, str, str]
-"""From a state to another one, and what brings it."""
+"""The state before, the state after, and what causes the change."""
 
 
 def page(text: str) -> str:
-    """The page with diagrams drawn anew."""
+    """The page with its diagrams redrawn."""
     diagrams: dict[str, list[Arrow]] = {
         "watcher": _moved(WATCHER, {WatcherState.UNREGISTERED, WatcherState.CLOSED}),
         "server-assigned": _moved(SERVER_ASSIGNED, {ServerAssignedState.CLOSED}),
@@ -46,7 +46,7 @@ def page(text: str) -> str:
 
 
 def _moved(table: Mapping[tuple[Any, Any], Any], left_out: Container[Enum]) -> list[Arrow]:
-    """The arrows of a table. Those to where every state leads would be a heap: the text says it in their place."""
+    """The arrows of a table, without those to states that every state leads to: the text mentions these instead."""
     return [
         (before.value, after.value, happening.value)
         for (before, happening), after in table.items()
@@ -55,7 +55,7 @@ def _moved(table: Mapping[tuple[Any, Any], Any], left_out: Container[Enum]) -> l
 
 
 def _followed(table: Mapping[tuple[Any, Any], str], left_out: Enum) -> list[Arrow]:
-    """The same of a table that says which state follows which."""
+    """The same for a table that says which state follows which."""
     return [(before.value, after.value, why) for (before, after), why in table.items() if after is not left_out]
 
 

@@ -3,7 +3,7 @@
     make release
 
 It publishes nothing; `dist/` is what to upload. The wheel with compiled modules is for this Python and this system; pip
-takes it where it fits, and the wheel of sources everywhere else.
+uses it where it fits, and the wheel of sources everywhere else.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def try_out(package: Path, *, is_compiled: bool) -> None:
 
 
 def main() -> int:
-    """Build the sdist beside the wheels, and try all three."""
+    """Build the sdist next to the wheels, and try all three."""
     run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", DIST)
     [sdist], [sources], [compiled] = DIST.glob("*.tar.gz"), DIST.glob("*.whl"), (DIST / "compiled").glob("*.whl")
     version = sources.name.split("-")[1]

@@ -1,4 +1,5 @@
-"""Writes docs/reference/history-scenarios.md from the recorded scenarios. `python -m tools.scenario_page` renews it."""
+"""Writes docs/reference/history-scenarios.md from the recorded scenarios. `python -m tools.scenario_page` updates
+it."""
 
 from __future__ import annotations
 
@@ -14,22 +15,21 @@ HEAD = """\
 # Scenarios, and the causes found
 
 The causes that the history finds for each action on a group in a recorded scenario (`tests/history`): real clients on a
-real cluster, of which the rules only read `__consumer_offsets`, not what the brokers knew (their log, muster's events).
+real cluster. The rules read only its `__consumer_offsets`, not what the brokers knew (their log, muster's events).
 
 `python -m tools.scenario_page` writes this page; a test checks that it is up to date.
 
-A scenario is recorded with several clients: Java's consumer and librdkafka (through confluent-kafka) by all protocols,
-`range` (eager), `cooperative` (sticky) and `consumer` (KIP-848); kafka-python, aiokafka and muster's consumer; members
-that are not plain consumers, with their own protocols (`connect`, `sr`, `share`, `streams`). "On
-muster" is `muster serve`; all others are Apache Kafka 4.2. `python -m tests.history.record` records
-them again.
+A scenario is recorded with several clients: Java's consumer and librdkafka (through confluent-kafka) with all
+protocols, `range` (eager), `cooperative` (sticky) and `consumer` (KIP-848); kafka-python, aiokafka and muster's
+consumer; members that are not plain consumers, with their own protocols (`connect`, `sr`, `share`, `streams`). "On
+muster" is `muster serve`; all others are Apache Kafka 4.2. `python -m tests.history.record` records them again.
 
 Some scenarios (`unseen_*_plays.py`) were written by someone who had not read the rules, and measured before the rules
-were changed on them: [history.md](history.md#results-on-unseen-scripts) has those figures.
+were changed because of them: [history.md](history.md#results-on-unseen-scripts) has those figures.
 
 If a row has two causes, the records fit both (a member that never commits may have left or crashed): the history names
-the first with low confidence and the other as an alternative, with what would tell them apart. "Part of" is the pattern
-that the rebalances of a row form together, scripted and found.
+the first with low confidence and the other as an alternative, with what would distinguish them. "Part of" is the
+pattern that the rebalances of a row form together, as scripted and as found.
 
 """
 
@@ -41,7 +41,7 @@ def page() -> str:
 
 
 def _measured(told: list[Verdict]) -> Iterator[str]:
-    """How often a cause was found where it was scripted, and scripted where it was found."""
+    """How often a scripted cause was found, and a found cause was scripted."""
     yield "## In figures"
     yield ""
     yield "| cause | scripted | found there | rows with it | of these where it was scripted |"
@@ -97,7 +97,7 @@ def _rows(about: str, cause: str, told: Iterable[tuple[str, Verdict]]) -> Iterat
 
 
 def _finding(each: Verdict) -> str:
-    """The causes of the rows in their order, each with how often it came."""
+    """The causes of the rows in their order, each with how often it occurred."""
     counted = Counter(_named(each, str(row.cause)) for row in each.found)
     found = ", ".join(cause if count == 1 else f"{count} × {cause}" for cause, count in counted.items()) or NONE
     parts = {str(row.pattern.kind) for row in each.found if row.pattern is not None}

@@ -1,7 +1,7 @@
 """Starts an Apache Kafka with TLS and SASL, to try security.md on: `python -m tools.secured_kafka`, until Ctrl-C.
 
-It is the broker of the tests, on the ports that the pages name. What clients need is written into the folder where it
-is started. It needs what the tests with real peers need: Java, and Maven for the first time.
+It is the broker of the tests, on the ports that the pages name. The files that clients need are written into the
+current folder. Like the tests with real peers, it needs Java, and Maven the first time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PORTS = {
     "ELSEWHERE": (9098, "SSL with the certificate of another host"),
     "ONLY_SCRAM": (9099, "SASL_PLAINTEXT with SCRAM-SHA-256 alone"),
 }
-"""Of each listener: where the pages have it, and what it is."""
+"""For each listener: its port on the pages, and what it is."""
 
 PROPERTIES = f"""\
 bootstrap.servers=localhost:9093
@@ -64,7 +64,7 @@ def run(into: Path, ports: dict[str, int]) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run it in the folder that is given, or here."""
+    """Run it in the folder named on the command line, or in the current one."""
     try:
         peers.kafka_command("kafka.Kafka")
     except pytest.skip.Exception as missing:

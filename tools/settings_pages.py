@@ -1,4 +1,4 @@
-"""Writes settings.md from the tables that broker and clients read. `python -m tools.settings_pages` renews it."""
+"""Writes settings.md from the tables that broker and clients read. `python -m tools.settings_pages` updates it."""
 
 from __future__ import annotations
 

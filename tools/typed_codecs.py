@@ -1,9 +1,9 @@
-"""The codecs of the messages that a broker is asked most, as one module with types: what a compiler makes fast code of.
+"""The codecs of a broker's most frequent messages, as one module with types, which a compiler can turn into fast code.
 
 The statements are those of `protocol/definitions/codegen.py`; here every local gets its type, and every codec a name.
-In a compiled build (compiled.py) the module is `muster.protocol.ready_codecs`. `muster.protocol.codec` takes it where
-it is there, and compiles all other codecs when they are first used, as it does without it. Its decoders read `bytes`
-alone.
+In a compiled build (compiled.py) the module is `muster.protocol.ready_codecs`. `muster.protocol.codec` uses it if it
+exists, and compiles all other codecs when they are first used, as it does all codecs without the module. Its decoders
+read only `bytes`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from muster.protocol.definitions.schema import Field
 from muster.protocol.primitives import Struct
 
 ASKED_MOST = {"Heartbeat": 3, "JoinGroup": 5, "SyncGroup": 3, "OffsetCommit": 7, "OffsetFetch": 7, "Produce": 10}
-"""Requests, each with the oldest version that clients of today still send."""
+"""Requests, each with the oldest version that current clients still send."""
 RECORDS = {"GroupMetadataKey": 0, "GroupMetadataValue": 3, "OffsetCommitKey": 0, "OffsetCommitValue": 4}
-"""And what is kept of them, in the version that is written."""
+"""The records in which they are stored, in the version that is written."""
 HELPERS = (
     "EMPTY",
     "Records",
@@ -39,7 +39,7 @@ HELPERS = (
     "unusual_string",
     "uvarint",
 )
-"""What the statements use of `muster.protocol.primitives`."""
+"""What the statements use from `muster.protocol.primitives`."""
 
 HEAD = '''"""Codecs with types, made by tools/typed_codecs.py."""
 
@@ -127,7 +127,7 @@ def module_source() -> str:
 
 
 def chosen() -> list[tuple[str, int]]:
-    """The codecs that are made: message and version."""
+    """The codecs in the module: message and version."""
     oldest = {f"{name}{kind}": ASKED_MOST[name] for name in ASKED_MOST for kind in ("Request", "Response")} | RECORDS
     return [
         (name, version) for name in oldest for version in range(oldest[name], schema.message(name).versions.last + 1)

@@ -1,10 +1,10 @@
-"""Writes the settings as type checkers read them, from the classes that the clients read.
+"""Writes the settings in the form that type checkers read, from the classes that the clients read.
 
-    python -m tools.typed_settings            # renews the files
+    python -m tools.typed_settings            # updates the files
     python -m tools.typed_settings --check    # says which are not up to date
 
-A client takes its settings as keywords, `**more: Unpack[ConsumerKeywords]`, so a type checker knows each name and what
-goes with it. At run time nothing reads these files.
+A client takes its settings as keywords, `**more: Unpack[ConsumerKeywords]`, so a type checker knows each name and its
+type. Nothing reads these files at run time.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _CHOICES = CHOICES | {
 
 
 def accepted(setting: Field[Any]) -> str:
-    """What a keyword takes: more than the setting holds, such as one name in place of a tuple of names."""
+    """What a keyword takes: more than the setting holds, such as one name instead of a tuple of names."""
     kind = str(setting.type)
     optional = " | None" if "None" in kind else ""
     if setting.name == "partition_assignment_strategy":
@@ -93,7 +93,7 @@ def typed(config: type[ClientConfig]) -> str:
 
 
 def text(file: str) -> str:
-    """What a file has to be."""
+    """The text that a file must have."""
     whose = "consumers, producers and admin clients" if file.startswith("client") else "consumers of ZooKeeper's groups"
     return "\n\n\n".join([HEAD.format(whose, IMPORTS[file]).rstrip("\n"), *map(typed, FILES[file])]) + "\n"
 

@@ -1,4 +1,4 @@
-"""Dead letters: good orders go to one topic, damaged ones to another with the reason and their place in a header.
+"""Dead letters: good orders go to one topic, damaged ones to another, with the reason and their position in a header.
 
 One query writes both: the column `topic` has the topic of each row.
 

@@ -1,4 +1,4 @@
-"""Two streams joined: orders with the payment that came within a day, into Parquet.
+"""Two streams joined: orders with the payment made within a day, into Parquet.
 
 Both topics have the order's id as the key, and the same number of partitions. So the join can be spread over several
 queries, each with a fixed share of both topics: `python stream_join.py 0/2` and `python stream_join.py 1/2`.

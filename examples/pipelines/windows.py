@@ -30,7 +30,7 @@ orders = (
     .load()
     .select(from_json(col("value").cast("string"), ORDER).alias("order"))
     .select("order.*")
-    .where("customer is not null")  # a key of the table; `from_json` returns null for what does not match
+    .where("customer is not null")  # part of the table's key; `from_json` returns null for records that do not match
 )
 revenue = (
     orders.withWatermark("at", "2 hours")

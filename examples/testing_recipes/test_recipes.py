@@ -1,7 +1,8 @@
 """What can go wrong with a Kafka consumer or producer, each case as a test: copy the one that you need.
 
-They need `pip install 'muster-kafka[testing]' confluent-kafka`, and nothing that runs. `muster_broker` is a fixture of
-muster's pytest plugin. The consumers here are muster's or confluent-kafka's; to the broker all clients are alike.
+They need only `pip install 'muster-kafka[testing]' confluent-kafka`: no server has to be running. `muster_broker` is a
+fixture of muster's pytest plugin. The consumers here are muster's or confluent-kafka's; the broker treats all clients
+alike.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def worker(kafka: Kafka, topic: str, group: str, handle: Handle, **settings: obj
 
 
 def test_a_record_whose_commit_was_lost_is_billed_once(muster_broker: Kafka, tmp_path: Path) -> None:
-    """Exactly once into a database: the row and the record's place are written in one transaction."""
+    """Exactly once into a database: the row and the record's offset are written in one transaction."""
     kafka = muster_broker
     topic = kafka.topic(records=[b"10", b"20"])
     path = tmp_path / "bills.db"
@@ -71,7 +72,7 @@ def test_a_record_whose_commit_was_lost_is_billed_once(muster_broker: Kafka, tmp
 
     with worker(kafka, topic, "billing", bill), kafka.hold("OffsetCommit", group="billing") as held:
         kafka.until(lambda: held.held, "a commit")
-        kafka.group("billing").expire()  # the commit is refused now, and the record comes again
+        kafka.group("billing").expire()  # the commit is now refused, and the record is delivered again
         held.release()
         kafka.until_lag_zero("billing", topic)
     with sqlite3.connect(path) as database:
@@ -118,7 +119,7 @@ def test_a_rebalance_while_a_record_is_handled_loses_nothing(muster_broker: Kafk
         handled.append(record.value)
 
     with worker(kafka, topic, "moves", slow):
-        kafka.until(handling.is_set, "a record to be in work")
+        kafka.until(handling.is_set, "a record to be in progress")
         with worker(kafka, topic, "moves", lambda record: handled.append(record.value)):
             kafka.group("moves").rebalance()
             proceed.set()
@@ -245,7 +246,7 @@ def test_a_producer_whose_answer_was_lost_writes_once(muster_broker: Kafka) -> N
 
 
 def test_a_consumer_outlives_its_broker(tmp_path: Path) -> None:
-    """A broker for one test, which can be killed without an effect on other tests."""
+    """A broker for one test, which can be killed without affecting other tests."""
     handled: list[bytes | None] = []
     with Kafka(folder=tmp_path) as kafka:
         topic = kafka.topic(records=[b"before"])
@@ -304,8 +305,8 @@ def test_a_dead_member_s_partitions_move_when_its_session_ends(muster_broker: Ka
 
 
 def test_what_went_wrong_on_tuesday_goes_right_now(tmp_path: Path) -> None:
-    """A recording of production (`muster.testing.record_past`): an order was billed twice, as the member's session had
-    ended before its commit. It happens again, at the same record, and this time a bill is written once."""
+    """A recording of production (`muster.testing.record_past`): an order was billed twice, because the member's session
+    had ended before its commit. The same happens here, at the same record, but the bill is written once."""
     bills: dict[tuple[str, int, int], int] = {}
     seen: list[int] = []
 
@@ -333,7 +334,7 @@ def transactional(kafka: Kafka, transactional_id: str) -> confluent_kafka.Produc
 
 
 def committed_values(kafka: Kafka, topic: str) -> list[bytes | None]:
-    """What a reader of committed records sees."""
+    """What a `read_committed` consumer sees."""
     config = {"bootstrap_servers": kafka.bootstrap, "isolation_level": "read_committed", "fetch_max_wait_ms": 20}
     with Consumer(config) as reader:
         partition = TopicPartition(topic, 0)

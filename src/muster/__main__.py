@@ -3,7 +3,7 @@
 import signal
 import sys
 
-# Imports take longer than a user's second thought: until a command handles Ctrl-C, it ends the process as it ends any
+# Imports take long enough for a user to press Ctrl-C: until a command handles it, it ends the process as it ends any
 # program, without a traceback from the middle of an import. A signal that the caller has ignored stays ignored.
 _OURS = signal.getsignal(signal.SIGINT) is signal.default_int_handler
 if _OURS:

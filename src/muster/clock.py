@@ -1,6 +1,6 @@
 """The two clocks of a process, in milliseconds; the broker's `SteadyClock` combines them.
 
-The rules read neither: time comes in as `now`.
+The rules read neither: they are passed the time as `now`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Kafka's error codes, and the exceptions that muster raises.
 
-An `ErrorCode` is what travels on the wire; rules return it as a value. Exceptions are for the user's side of the
+An `ErrorCode` is sent on the wire; rules return it as a value. Exceptions are for the user's side of the
 clients and for bytes that break the protocol.
 """
 
@@ -175,11 +175,11 @@ class ErrorCode(IntEnum):
 
 
 NONE = ErrorCode.NONE
-"""For code that runs on every request: Python 3.11 needs 0.1 µs to look up an enum member."""
+"""For code that runs for every request: Python 3.11 takes 0.1 µs to look up an enum member."""
 
 
 def error_code(value: int) -> ErrorCode:
-    """The code for a number off the wire; a number newer than this table is UNKNOWN_SERVER_ERROR."""
+    """The code for a number from the wire; a number newer than this table becomes UNKNOWN_SERVER_ERROR."""
     try:
         return ErrorCode(value)
     except ValueError:
@@ -374,7 +374,7 @@ class AdminError(KafkaError):
 class LogTruncationError(KafkaError):
     """The log lost records that this consumer has read: a leader without them was elected (KIP-320).
 
-    Raised where `auto_offset_reset` is "none". `divergent` is the offset at which the logs diverge, None if it is
+    Raised if `auto_offset_reset` is "none". `divergent` is the offset at which the logs diverge, None if it is
     unknown. Call `seek` to continue.
     """
 
@@ -395,7 +395,7 @@ class CommitFailedError(KafkaError):
 
 class ProducerFencedError(KafkaError):
     """Another producer with the same `transactional_id` has taken this one's place, or the transaction took longer than
-    `transaction_timeout_ms` and was aborted by its coordinator (KIP-98). What was not committed is discarded."""
+    `transaction_timeout_ms` and was aborted by its coordinator (KIP-98). Uncommitted records are discarded."""
 
     fatal = True
 

@@ -1,8 +1,8 @@
 """Regular expressions of other programs, as trees: the syntax that Java, Python and RE2 have in common.
 
-A backtracking matcher such as Python's takes exponential time for some expressions. So what other programs may send is
-parsed here and matched in bounded time: lists of topics (`zookeeper/watchers/topic_expression.py`) and transactional
-ids (`coordinator/transactions/id_pattern.py`). RE2 has no lookarounds.
+A backtracking matcher such as Python's takes exponential time for some expressions. So expressions from other programs
+are parsed here and matched in bounded time: lists of topics (`zookeeper/watchers/topic_expression.py`) and
+transactional ids (`coordinator/transactions/id_pattern.py`). RE2 has no lookarounds.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Either(NamedTuple):
 
 
 class Repeat(NamedTuple):
-    """From `least` to `most` times, without end if that is None."""
+    """From `least` to `most` times; without limit if `most` is None."""
 
     part: Part
     least: int
@@ -58,7 +58,7 @@ class Repeat(NamedTuple):
 
 
 class Look(NamedTuple):
-    """Whether a part matches here: after this position or, looking back, before it."""
+    """Whether a part matches here: after this position or, for a lookbehind, before it."""
 
     part: Part
     back: bool
@@ -131,7 +131,7 @@ class Parser:
             most = least if counts[2] is None else int(counts[3]) if counts[3] else None
         else:
             return part
-        self._take("?")  # greedy or lazy makes no difference where the whole name must match
+        self._take("?")  # greedy or lazy makes no difference if the whole name must match
         possessive = self._at < len(self._regex) and self._regex[self._at] in "*+?{"
         if possessive or isinstance(part, Look | Edge) or (most is not None and most < least):
             raise self._strange()

@@ -48,8 +48,8 @@ class Descriptor(Protocol):
 
 
 class FileRange:
-    """Bytes of a file that never change: a view of them, and their place in the file, so that the kernel can send them
-    without a copy. The file stays open as long as a range refers to it."""
+    """Bytes of a file that never change: a view of them, and their position in the file, so that the kernel can send
+    them without a copy. The file stays open as long as a range refers to it."""
 
     __slots__ = ("file", "start", "view")
 
@@ -104,7 +104,7 @@ Headers = list[tuple[str, bytes | None]]
 def headers_on_demand(kind: type[T]) -> type[T]:
     """Create a record's empty list of headers only when it is first read: most never are.
 
-    For a class with a slot `headers`. Not with `__getattr__`, which would slow down every attribute.
+    For a class with a slot `headers`. Not done with `__getattr__`, which would slow down every attribute.
     """
     slot = vars(kind)[_HEADERS]
 

@@ -1,4 +1,4 @@
-"""docs/reference/behaviours.md names files, code and tests: all of them are there, and no id is left out. So does the
+"""docs/reference/behaviours.md names files, code and tests: all of them exist, and no id is left out. So does the
 table of Kafka's rules in docs/architecture.md."""
 
 from __future__ import annotations
@@ -57,5 +57,5 @@ def test_every_behaviour_is_on_the_page(identifier: str) -> None:
 
 
 def test_the_page_says_of_nothing_that_it_is_missing() -> None:
-    """Every behaviour has code and tests by now. A page that says otherwise of one is stale."""
+    """Every behaviour now has code and tests. A page that says otherwise about one is out of date."""
     assert [line for line in PAGE.splitlines() if MISSING.search(line)] == []

@@ -1,4 +1,5 @@
-"""What is imported: of the Arrow rooms, what `muster-kafka[arrow]` installs; by a consumer, nothing of producers."""
+"""What is imported: the Arrow packages import only what `muster-kafka[arrow]` installs; a consumer imports nothing of
+producers."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 ROOMS = ("arrow", "client", "history", "pages")
 LAZY = {"numba"}
-"""Taken where it is there."""
+"""Used if it is installed."""
 
 
 def installed() -> set[str]:
@@ -25,7 +26,7 @@ def installed() -> set[str]:
 
 
 def imported(node: ast.AST) -> Iterator[str]:
-    """The packages that running this imports, but for what only type checkers see."""
+    """The packages that running this imports, except those that only type checkers see."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
             continue
@@ -48,7 +49,7 @@ def test_all_that_is_imported_is_installed(room: str) -> None:
 
 
 def test_a_consumer_imports_nothing_of_producers_and_admins() -> None:
-    """Programs that only consume start with less."""
+    """Programs that only consume import less."""
     program = "import sys; from muster import Consumer; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     modules = done.stdout.split()

@@ -1,4 +1,4 @@
-"""The forks that `make quick` runs in: nothing that fails gets lost."""
+"""The forks that `make quick` runs in: no failure gets lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `tools/hygiene.py` complains of."""
+"""What `tools/hygiene.py` reports."""
 
 from __future__ import annotations
 

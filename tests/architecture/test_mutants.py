@@ -1,4 +1,4 @@
-"""A mutant finds its place wherever its function has gone, and the tool tells the mutants that no test notices."""
+"""A mutant finds its code wherever its function has moved, and the tool reports the mutants that no test notices."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def mutant(before: str, after: str, *tests: str, where: str = "double", file: st
         (
             mutant("    return 4 * n\n", "    return 3 * n\n"),
             False,
-            "0 times in double, not once; it stands in no file",
+            "0 times in double, not once; it occurs in no file",
         ),
-        (mutant("n", "m"), False, "2 times in double, not once; it stands in src/double.py"),
-        (mutant("2 * n", "3 * n", where="triple"), False, "triple is not there; it stands in src/double.py"),
+        (mutant("n", "m"), False, "2 times in double, not once; it occurs in src/double.py"),
+        (mutant("2 * n", "3 * n", where="triple"), False, "triple is not there; it occurs in src/double.py"),
         (mutant("2 * n", "3 * n", file="triple.py"), False, "double of triple.py is not there"),
         (mutant("2 * n", "2*n  # twice"), False, "changes nothing"),
         (mutant("    return 2 * n\n", "    return (2 * n\n"), False, "does not compile"),
@@ -123,7 +123,7 @@ def test_lines_that_are_planted_are_indented_as_those_that_they_replace(tmp_path
 def test_what_has_lost_its_place_fails_the_check(tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
     assert check([mutant("2 * n", "3 * n")], tree) == 0
     assert check([mutant("2 * n", "3 * n"), mutant("4 * n", "3 * n")], tree) == 1
-    assert capsys.readouterr().out.splitlines()[-1].startswith("a: its code stands 0 times in double")
+    assert capsys.readouterr().out.splitlines()[-1].startswith("a: its code occurs 0 times in double")
 
 
 def test_a_file_says_where_each_mutant_is_planted_and_which_tests_those_have_that_name_none(tmp_path: Path) -> None:

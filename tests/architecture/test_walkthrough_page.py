@@ -1,4 +1,4 @@
-"""walkthrough.md says what is in ZooKeeper and what a failure of the coordinator leads to: as the code has it."""
+"""walkthrough.md says what is in ZooKeeper and what a failure of the coordinator leads to; both match the code."""
 
 from __future__ import annotations
 

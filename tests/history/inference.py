@@ -1,6 +1,6 @@
-"""The rules on recordings and on random lives, and what the broker's events say of them, for history-inference.md.
+"""The rules on recordings and on random lives, compared with the broker's events, for history-inference.md.
 
-`python -m tools.inference_page` writes the page; tests/history/test_inference.py holds its floors.
+`python -m tools.inference_page` writes the page; tests/history/test_inference.py checks minimum scores.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tests.simulator import InvariantError
 
 
 def of_recordings() -> list[Judged]:
-    """Every rebalance of the corpus that muster's broker has told of."""
+    """Every rebalance of the corpus about which muster's broker recorded events."""
     return [each for name in files() for each in of_recording(load(name))]
 
 
 def of_recording(kept: dict[str, Any]) -> Iterator[Judged]:
-    """Those of one file; none if it was not recorded on muster."""
+    """The rebalances of one file; none if it was not recorded on muster."""
     if kept.get("events"):
         scripts = [
             Script(played, told["at_ms"], told["until_ms"])
@@ -40,13 +40,13 @@ def of_recording(kept: dict[str, Any]) -> Iterator[Judged]:
 
 
 def of_life(lived: Lived) -> list[Judged]:
-    """Those of one random life."""
+    """The rebalances of one random life."""
     scripts = [Script(act.played, act.begin_ms, act.end_ms, act.names) for act in lived.acts]
     return list(judged(rows_of(lived.raw, lived.end_ms).rebalances, lived.events, scripts))
 
 
 def rows_of(raw: pa.Table, end_ms: int) -> Rows:
-    """What the rules make of a log."""
+    """The rows that the rules derive from a log."""
     rows = Rows()
     for chunk in chunks(decode(raw).entries, end_ms):
         state = rules.start(chunk.group, Limits())
@@ -56,9 +56,10 @@ def rows_of(raw: pa.Table, end_ms: int) -> Rows:
 
 
 def lives(seeds: Iterable[int], keep: Path | None = None) -> Iterator[Lived]:
-    """The lives of these seeds. They are kept in a folder, if one is given: to try rules they need not be led again.
+    """The lives of these seeds. They are stored in the folder `keep`, if given, so that rules can be tried without
+    simulating them again.
 
-    A life in which a check of the simulation fails is left out; those are the simulation's own business.
+    A life in which a check of the simulation fails is left out: the tests of the simulation cover those.
     """
     for seed in seeds:
         path = keep / f"{seed}.pickle" if keep is not None else None

@@ -1,10 +1,9 @@
-"""Random lives of groups on muster's own coordinator, in virtual time: what stands in the log then, and the events.
+"""Random lives of groups on muster's own coordinator, in virtual time: the log that they leave, and the events.
 
 Everything follows from a seed. The coordinator, its log and the members' cores are the real ones (`tests.simulator`);
-sockets, disks and time are simulated, so that hours take a second, and time-outs are exact. Members join, leave,
-crash, stand still, handle batches for too long, are started again, subscribe to something else; topics grow; the
-coordinator is restarted, moves, stands still. No life is like a scripted scenario of the corpus: the rules were not
-written by these.
+sockets, disks and time are simulated, so that hours take a second, and timeouts are exact. Members join, leave, crash,
+freeze, handle batches for too long, are started again, subscribe to something else; topics grow; the coordinator is
+restarted, moves, freezes. No life is like a scripted scenario of the corpus: the rules were not written to fit these.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ DAY_MS = 24 * 60 * MINUTE_MS
 
 @dataclass(frozen=True)
 class Ways:
-    """What a group is like. Times in milliseconds; `trickle_ms` lies between two records of a partition, 0: there are
-    none. `commit` is a habit of `tests.simulator.member`, or `none`."""
+    """The properties of a group. Times are in milliseconds; `trickle_ms` is the time between two records of a
+    partition, 0 means that there are none. `commit` is a habit of `tests.simulator.member`, or `none`."""
 
     session_ms: int
     poll_ms: int
@@ -55,7 +54,7 @@ class Ways:
 
     @classmethod
     def draw(cls, rng: Random) -> Ways:
-        """Any of them."""
+        """Random properties."""
         session_ms = rng.choice((6_000, 10_000, 10_000, 30_000, 45_000, 45_000))
         poll_ms = rng.choice([poll for poll in (15_000, 30_000, 60_000, 120_000, 300_000) if poll >= session_ms])
         return cls(
@@ -78,7 +77,7 @@ class Ways:
 
 @dataclass(frozen=True)
 class Act:
-    """What was played on purpose: with these members, in this time. A cause, or a pattern."""
+    """A cause or a pattern that was played on purpose, with these members, in this time."""
 
     played: str
     names: frozenset[str]
@@ -88,7 +87,7 @@ class Act:
 
 @dataclass
 class Lived:
-    """What a life has left behind."""
+    """The results of a life."""
 
     seed: int
     ways: Ways
@@ -99,7 +98,7 @@ class Lived:
 
 
 class _Worker(Reader):
-    """A consumer whose application may keep its offsets elsewhere: it commits nothing then."""
+    """A consumer whose application may store its offsets elsewhere; then it commits nothing."""
 
     def stand(self) -> dict[TopicPartition, OffsetAndMetadata]:
         return {} if self.member.habits.commit == "none" else super().stand()
@@ -125,7 +124,7 @@ class _Life:
         self.played: list[Act] = []
         self.made = 0
         self.gone: list[str] = []
-        """Names of members that have ended, and may come back."""
+        """Names of members that have ended, and may return."""
         self.cluster.brokers.coordinators.on_event = self._note
 
     def _note(self, event: GroupEvent) -> None:
@@ -135,16 +134,16 @@ class _Life:
 
     @property
     def members(self) -> list[SimMember]:
-        """Those that run as they should."""
+        """The members that run normally."""
         return [each for each in self.cluster.alive if not each.is_closing and not each.is_frozen]
 
     def fresh(self) -> str:
-        """A name that no member has had."""
+        """A name that no member has had before."""
         self.made += 1
         return f"m{self.made}"
 
     def start(self, name: str) -> SimMember:
-        """Start a process of this name; of another, if one that has it is still about to end."""
+        """Start a process with this name, or with a new one if a process with this name has not ended yet."""
         ways = self.ways
         if any(each.name == name for each in self.cluster.alive):
             name = self.fresh()
@@ -178,7 +177,7 @@ class _Life:
         return member
 
     def end(self, member: SimMember, how: str) -> None:
-        """A member leaves in good order, or crashes."""
+        """A member leaves cleanly, or crashes."""
         self.gone.append(member.name)
         member.close() if how == "leaves" else member.crash()
 
@@ -194,7 +193,7 @@ class _Life:
         self.cluster.clock.run_until(lambda: all(m.is_settled for m in self.members), limit)
 
     def trickle(self) -> None:
-        """Have a record come to each partition now and then."""
+        """Write a record to each partition now and then."""
         if self.ways.trickle_ms:
             for partition in sorted(self.cluster.partitions()):
                 if self.rng.randrange(4):
@@ -204,7 +203,7 @@ class _Life:
     # --- what happens
 
     def run(self) -> Lived:
-        """All of it."""
+        """Play the whole life."""
         for _ in range(self.ways.members):
             self.start(self.fresh())
             if self.rng.randrange(3) == 0:
@@ -222,7 +221,7 @@ class _Life:
         return Lived(self.seed, self.ways, self._raw(), self.events, self.played, self.cluster.clock.now)
 
     def pause(self) -> None:
-        """What lies between two acts: little, some time, or more than a pattern lasts."""
+        """The time between two acts: a little, some, or more than a pattern lasts."""
         kind = self.rng.randrange(10)
         if kind == 0:
             self.wait(200, 5_000)
@@ -234,7 +233,7 @@ class _Life:
             self.wait(11 * MINUTE_MS, 12 * MINUTE_MS)
 
     def act(self) -> Callable[[], None]:
-        """The next thing that happens."""
+        """What happens next."""
         many = len(self.members) >= self.ways.members
         common: list[Callable[[], None]] = [self.leaves, self.crashes, self.is_too_slow, self.freezes, self.restarts]
         common += [self.leaves, self.crashes, self.is_slow, self.is_too_slow] if many else [self.joins] * 4
@@ -258,7 +257,7 @@ class _Life:
             self.end(member, "crashes")
 
     def restarts(self) -> None:
-        """A process ends, one way or the other, and is started again soon."""
+        """A process ends, in either way, and is soon started again."""
         member = self.one()
         self.end(member, self.rng.choice(("leaves", "crashes")))
         self.wait(500, self.ways.session_ms // 2)
@@ -269,16 +268,16 @@ class _Life:
         member, began_ms = self.one(), self.cluster.clock.now
         member.stay_away(self.ways.poll_ms + self.rng.randint(2_000, 60_000))
         self.cluster.run(self.ways.poll_ms)
-        # Its next batch may come late; with an instance id it goes a session later.
+        # Its next batch may arrive late; with an instance id it is removed a session later.
         until_ms = self.cluster.clock.now + self.ways.session_ms + self.ways.trickle_ms + 10_000
         self.played.append(Act("poll_interval_exceeded", frozenset({member.name}), began_ms, until_ms))
 
     def is_slow(self) -> None:
-        """Handling takes long, but no longer than it may."""
+        """Handling takes long, but less than the poll interval."""
         self.one().stay_away(int(self.ways.poll_ms * self.rng.uniform(0.3, 0.9)))
 
     def freezes(self) -> None:
-        """A process stands still; for longer than its session, mostly."""
+        """A process is frozen, mostly for longer than its session."""
         member = self.one()
         member.freeze()
         self.cluster.run(int(self.ways.session_ms * self.rng.uniform(0.4, 3.0)))
@@ -295,14 +294,14 @@ class _Life:
                 member.wakeup()
 
     def grows(self) -> None:
-        """A topic has more partitions, or one comes that a pattern matches."""
+        """A topic gets more partitions, or a topic is created that a pattern matches."""
         topics = self.cluster.brokers.topics.counts
         name = f"t{len(topics)}" if self.ways.pattern and self.rng.randrange(2) else self.rng.choice(sorted(topics))
         self.cluster.brokers.grow(name, topics.get(name, 0) + self.rng.randint(1, 4))
         self.wait(self.ways.metadata_ms, self.ways.metadata_ms + 5_000)
 
     def rejoins(self) -> None:
-        """Members are told to join again; only the leader's doing so means something."""
+        """The application makes members join again; only the leader's request causes a rebalance."""
         stable = [member for member in self.members if member.state is MemberState.STABLE]
         for member in stable:
             member.core.enforce_rebalance(self.rng.choice(("the application asks for it", "")))
@@ -326,7 +325,7 @@ class _Life:
             brokers.start(node)
 
     def ends(self) -> None:
-        """All leave, and come back a while later."""
+        """All leave, and later return."""
         for member in list(self.members):
             self.end(member, "leaves")
         self.wait(10_000, 2 * self.ways.session_ms + 10_000)
@@ -352,7 +351,7 @@ class _Life:
                 self.wait(1_000, 8_000)
 
     def flaps(self) -> None:
-        """One goes and comes again and again."""
+        """One member leaves or crashes, and returns, repeatedly."""
         name = self.one().name
         how = self.rng.choice(("leaves", "crashes"))
         with self._playing("flapping") as names:
@@ -387,7 +386,7 @@ class _Life:
 
 
 class _Playing:
-    """Notes how long a pattern was played, and with whom."""
+    """Notes how long a pattern was played, and with which members."""
 
     def __init__(self, life: _Life, pattern: str) -> None:
         self._life, self._pattern = life, pattern
@@ -403,5 +402,5 @@ class _Playing:
 
 
 def live(seed: int, acts: int = 16) -> Lived:
-    """The life that follows from a seed."""
+    """The life of a seed."""
     return _Life(seed, acts).run()

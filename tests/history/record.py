@@ -6,14 +6,14 @@
 
 plays the scenarios whose names match (`crash-*`), with real clients on a cluster of its own, and writes each to
 tests/history/corpus/NAME.json.gz (on muster NAME.muster.json.gz). The file has the rows of the topic, the ends of the
-consumed topics and their ids, the brokers' settings of groups, what was done when and the cause that this is (`truth`),
-times in which nothing was to happen (`quiet`), what the brokers logged about the group at that time (`broker_log`), and
-muster's own events of it (`events`).
+consumed topics and their ids, the brokers' settings of groups, what was done, when, and as which cause (`truth`), times
+in which no rebalance was expected (`quiet`), what the brokers logged about the group at that time (`broker_log`), and
+muster's own events about it (`events`).
 
 The second form plays the stories of the seeds S to S+N-1 (tests/history/stories), on Kafka 4.2 or on an older release,
-and writes them to tests/history/corpus/stories; the third plays those that are written out (stories/incidents.py), on
-three brokers those in which coordinators go. A story has what was done (`acts`), and no causes. It ends where the
-group first rebalanced while nothing was done, since the machine was too busy.
+and writes them to tests/history/corpus/stories; the third plays the hand-written ones (stories/incidents.py), on three
+brokers those in which coordinators move. A story has what was done (`acts`), but no causes. It ends where the group
+first rebalanced while nothing was done, because the machine was too busy.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from muster.clock import wall_clock_ms
-from tests.history.scenarios import offset_plays as offset_plays  # its scripts are in PLAYS then
+from tests.history.scenarios import offset_plays as offset_plays  # imported so that its scripts are in PLAYS
 from tests.history.scenarios import other_plays as other_plays
 from tests.history.scenarios import unseen_cluster_plays as unseen_cluster_plays
 from tests.history.scenarios import unseen_deploy_plays as unseen_deploy_plays
@@ -83,7 +83,7 @@ OF_STORIES = {
 }
 LOUD = ["-Dgroups.log=INFO"]
 FEWEST_ACTS = 4
-"""A story that ended earlier, since the machine was too busy, is not kept."""
+"""A story that ended earlier, because the machine was too busy, is not kept."""
 PREPARES = "reparing to rebalance"
 REBALANCES = ("Stabilized group", "Bumped group epoch")
 QUIET_KEYS = ("group", "at_ms", "until_ms", "about")
@@ -91,13 +91,14 @@ QUIET_KEYS = ("group", "at_ms", "until_ms", "about")
 
 @dataclass
 class Running:
-    """A cluster, its data folder to read from, and what its brokers have logged."""
+    """A cluster, the data folder to read from, and its brokers' logs."""
 
     kind: str
     bootstrap: str
     operator: Operator
     data: Path
-    """One to read `__consumer_offsets` from; of several brokers that of the one that is never killed."""
+    """The folder to read `__consumer_offsets` from; if there are several brokers, that of the one that is never
+    killed."""
     logs: Callable[[], list[str]]
     settings: dict[str, str]
     nodes: Nodes | Alone | Restarted | None = None
@@ -105,7 +106,7 @@ class Running:
 
 
 def _two_listeners(port: int, controller: int, behind: int, road: int) -> dict[str, str]:
-    """The broker's settings for a second listener, to which clients come by the road's port."""
+    """The broker's settings for a second listener, to which clients connect through the road's port."""
     own = f"PLAINTEXT://127.0.0.1:{port}"
     return {
         "controller.quorum.voters": f"1@127.0.0.1:{controller}",
@@ -144,7 +145,7 @@ def running(kind: str, folder: Path) -> Iterator[Running]:
 
 @dataclass
 class Restarted:
-    """The one broker, to be killed and started again, which begins a new log."""
+    """The only broker; it can be killed and started again, which begins a new log."""
 
     broker: KafkaBroker | LastZooKeeperKafkaBroker
     earlier_logs: list[str] = field(default_factory=list)
@@ -159,7 +160,7 @@ class Restarted:
         self.broker.start()
 
     def logs(self) -> list[str]:
-        """All that it has logged."""
+        """Everything that it has logged."""
         return [*self.earlier_logs, self.broker.log]
 
 
@@ -192,13 +193,13 @@ def running_for_stories(version: str, folder: Path) -> Iterator[Running]:
 
 
 def record_story(story: Story, where: Running, folder: Path) -> dict[str, Any]:
-    """Play a story, and what is to be kept of it."""
+    """Play a story; returns what is kept of it."""
     stage = Stage(story.name, where.bootstrap, where.operator, folder, where.nodes)
     player = Player(stage, story)
     try:
         try:
             player.play()
-        except (StageError, OperatorError) as error:  # the machine is too busy, as a rule: what was played counts
+        except (StageError, OperatorError) as error:  # usually the machine is too busy: what was played so far counts
             print(f"{story.name} ends early: {str(error)[:300]}", file=sys.stderr, flush=True)
         until_ms = wall_clock_ms()
         topics = stage.ends()
@@ -225,7 +226,7 @@ def record_story(story: Story, where: Running, folder: Path) -> dict[str, Any]:
     }
     kept = undoubted(played)
     if len(kept["acts"]) < FEWEST_ACTS:
-        raise StageError(f"only {len(kept['acts'])} acts of {story.name} could be told")
+        raise StageError(f"only {len(kept['acts'])} acts of {story.name} are certain")
     return kept
 
 
@@ -234,7 +235,8 @@ def _told_to_rules(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def record(played: Play, where: Running, folder: Path, config: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Play a scenario, and what is to be kept of it. `config`: members' settings besides those of the script."""
+    """Play a scenario; returns what is kept of it. `config`: settings of the members in addition to those of the
+    script."""
     stage = Stage(played.name, where.bootstrap, where.operator, folder, where.nodes)
     stage.config.update(config or {})
     stage.road = where.road
@@ -265,8 +267,8 @@ def record(played: Play, where: Running, folder: Path, config: Mapping[str, str]
 
 
 def _rebalanced(said: list[dict[str, Any]], told: Mapping[str, Any]) -> bool:
-    """Whether the coordinators logged a rebalance of the group, to its end, while this was done: one that stood still
-    may begin one when it goes on, and then learn that it is none any more."""
+    """Whether the coordinators logged a complete rebalance of the group during this time: a frozen one may begin a
+    rebalance when it resumes, and then learn that it is no longer the coordinator."""
     return any(
         line["group"] == told["group"]
         and told["at_ms"] <= line["at_ms"] <= told["until_ms"]
@@ -285,8 +287,8 @@ def write(kept: dict[str, Any], folder: Path) -> Path:
 
 
 def doubts(kept: dict[str, Any]) -> list[str]:
-    """What the brokers' log, or their events, say of rebalances outside the scripted windows: the machine was too busy,
-    or a script is not exact."""
+    """Rebalances outside the scripted windows, from the brokers' log or events: the machine was too busy, or a script
+    is not exact."""
     windows = [(told["at_ms"] - 50, told["until_ms"] + 50) for told in kept["truth"]]
     began = [(said["at_ms"], said["text"]) for said in kept["broker_log"] if PREPARES in said["text"]]
     starts = [told for told in kept.get("events", ()) if told["event"] == "RebalanceStarted"]
@@ -325,20 +327,24 @@ def _recorded(
 
 
 def main() -> int:
-    """Play what was asked for."""
+    """Play what the command line asks for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help="of scenarios or stories, `crash-*`; all by default")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="names of scenarios or stories, such as `crash-*`; all by default"
+    )
     parser.add_argument("--cluster", choices=("kafka", "muster", "cluster3"), default="kafka")
     parser.add_argument("--at-once", type=int, default=2, help="scenarios that are played at the same time")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where the files go")
-    parser.add_argument("--list", action="store_true", help="say what there is")
-    parser.add_argument("--stories", type=int, default=0, metavar="N", help="play so many stories")
-    parser.add_argument("--incidents", action="store_true", help="play the stories that are written out")
-    parser.add_argument("--seed", type=int, default=1, metavar="S", help="of the first of them")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="the folder for the files")
+    parser.add_argument("--list", action="store_true", help="list the names")
+    parser.add_argument("--stories", type=int, default=0, metavar="N", help="play this many stories")
+    parser.add_argument("--incidents", action="store_true", help="play the hand-written stories")
+    parser.add_argument("--seed", type=int, default=1, metavar="S", help="the first story's seed")
     parser.add_argument(
         "--kafka", default=KAFKA_VERSION, metavar="VERSION", help="the release that stories are played on"
     )
-    parser.add_argument("--theme", default="", choices=sorted({**THEMES, **ALONE}), help="in place of the seeds' own")
+    parser.add_argument(
+        "--theme", default="", choices=sorted({**THEMES, **ALONE}), help="instead of the one that each seed draws"
+    )
     asked = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="scenes-"))
     failed = _stories(asked, folder) if asked.stories or asked.incidents else _scenarios(asked, folder)

@@ -1,6 +1,7 @@
-"""The recorded scenarios are what tests/history/record.py says, and the brokers' own words fit the scripts.
+"""The recorded scenarios are as tests/history/record.py describes them, and the brokers' own logs and events fit the
+scripts.
 
-Rules that infer why groups rebalance are measured by these files; so what is checked here needs none of those rules.
+Rules that infer why groups rebalance are measured by these files; so these checks use none of those rules.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ SAID = {
     "joined": ("Adding new member", "joins the consumer group", "joins group"),
     "started": ("Adding new member", "joins the consumer group", "joins group"),
 }
-"""What Kafka's coordinator logs in a window of this cause, one of these: a witness that knows nothing of scripts."""
+"""What Kafka's coordinator logs in a window of each cause (one of these): a witness that knows nothing of scripts."""
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -72,7 +73,7 @@ def test_the_truth_is_reported_in_order_and_in_known_words(name):
 
 
 SPEAKS_OF_WHAT_IT_LOST = ("coordinator-frozen", "coordinator-stands-still")
-"""A coordinator that wakes removes members from a group that another one has by then."""
+"""A coordinator that wakes up removes members from a group that another one coordinates by then."""
 
 
 def _within(said: dict[str, Any], told: dict[str, Any]) -> bool:
@@ -81,7 +82,7 @@ def _within(said: dict[str, Any], told: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("name", [name for name in FILES if load(name)["broker_log"] and load(name)["truth"]])
 def test_the_brokers_log_bears_the_truth_out(name):
-    """Every rebalance that the coordinator logged is in a window of the script, and it gave a reason that fits."""
+    """Every rebalance that the coordinator logged is in a window of the script, and the reason that it logged fits."""
     kept = load(name)
     rebalances = [said for said in kept["broker_log"] if any(word in said["text"] for word in REBALANCES)]
     stray = [said for said in rebalances if not any(_within(said, told) for told in kept["truth"])]
@@ -93,12 +94,12 @@ def test_the_brokers_log_bears_the_truth_out(name):
 
 
 TOLD_OTHERWISE = {"poll_interval_exceeded": {Cause.LEFT}}
-"""What muster's broker says of a client that gives no reason."""
+"""The cause that muster's broker records for a client that gives no reason."""
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if load(name).get("events")])
 def test_the_brokers_events_bear_the_truth_out(name):
-    """Every rebalance that the broker told of is in a window of the script, and one in each has its cause."""
+    """Every rebalance that the broker recorded is in a window of the script, and one in each has its cause."""
     kept = load(name)
     rebalances = {
         group: [label for label in told if label.rebalanced] for group, told in by_group(kept["events"]).items()

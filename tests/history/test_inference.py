@@ -1,4 +1,5 @@
-"""The causes that are inferred from records alone are those that muster's broker tells of, as often as they claim."""
+"""Causes inferred only from records match those in the events of muster's broker as often as their confidence
+claims."""
 
 from __future__ import annotations
 
@@ -15,12 +16,13 @@ from tests.history.verdicts import SURE, files, load
 from tools import inference_page
 
 ENOUGH = 10
-"""Fewer rows of a cause say little of it."""
+"""Fewer rows of a cause say little about it."""
 
 
 @pytest.mark.slow
 def test_random_lives_are_explained():
-    """Floors, below what the page says: other lives would come of the same seeds if members behaved in another way."""
+    """The minimum scores are below those on the page, because the same seeds would give other lives if members behaved
+    differently."""
     told = [each for lived in lives(range(1001, 1007)) for each in of_life(lived)]
     true = Counter(each.cause for each in told)
     for cause in [cause for cause, count in true.items() if count >= ENOUGH]:
@@ -57,7 +59,7 @@ def test_a_seed_lives_the_same_life_again():
 
 
 GUESSES = {"without-commits-java-range.muster.json.gz"}
-"""Nothing in the records tells a member that left from one that died."""
+"""Nothing in the records distinguishes a member that left from one that died."""
 
 
 @pytest.mark.parametrize("name", [name for name in files() if load(name).get("events")])

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 FLAVOURS = [Flavour("java", "consumer"), Flavour("confluent", "cooperative")]
 UNHURRIED = {"session.timeout.ms": "60000", "max.poll.interval.ms": "120000"}
-"""Nobody is to expire on a busy machine."""
+"""Long enough that no member expires on a busy machine."""
 
 
 def settings(played: Play) -> dict[str, str]:

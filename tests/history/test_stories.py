@@ -1,7 +1,7 @@
-"""The doctor is right about stories: what was done to a group is named, and nothing is said that was not done.
+"""The doctor is right about stories: what was done to a group is named, and nothing is reported that was not done.
 
-What is true of a story is derived from its acts (stories/truth.py), which know no rule; the coordinator's own log bears
-the acts out.
+What is true of a story is derived from its acts (stories/truth.py), independently of the rules; the coordinator's own
+log confirms the acts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def test_a_group_that_is_well_has_no_finding(path):
 
 @pytest.mark.parametrize("path", FILES, ids=NAMES)
 def test_the_brokers_log_bears_the_acts_out(path):
-    """The coordinator rebalanced only while something was done, and nobody expired who was not made to."""
+    """The coordinator rebalanced only while something was done, and no member expired unintentionally."""
     assert path.stat().st_size < 200_000
     assert doubts(score.load(path)) == []
 
@@ -58,7 +58,7 @@ def test_there_are_stories_of_all_kinds():
 
 
 def test_what_the_log_can_tell_is_named():
-    """Nine tenths of what was done; of rows that are sure, nine tenths are right."""
+    """Nine tenths of what was done is named; of confident rows, nine tenths are right."""
     sums = score.totals([score.score(path) for path in FILES])
     assert sums["named"] >= 0.9 * sums["done"]
     assert sums["sure_and_true"] >= 0.9 * sums["sure_rows"]

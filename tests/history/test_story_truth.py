@@ -1,4 +1,4 @@
-"""What has to be said of a story follows from its acts: a table of acts and causes, patterns and findings."""
+"""What should be reported about a story follows from its acts: a table of acts and causes, patterns and findings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STATIC = {"step": 1, "what": "deploy", "how": "static"}
 
 
 def story(*acts: dict[str, Any], client: str = "java", protocol: str = "range", static: bool = False) -> dict[str, Any]:
-    """Acts ten seconds apart, unless they say when."""
+    """Acts ten seconds apart, unless they state their time."""
     timed = []
     for at, act in enumerate(acts):
         at_ms = act.get("at_ms", 10_000 * at)

@@ -1,8 +1,8 @@
-"""What the doctor tells of recorded groups: nothing bad of those that were well, and of the others what was done, to
+"""What the doctor reports about recorded groups: nothing bad about healthy ones, and about the others what was done, to
 which member, for how long.
 
-Groups that were well are those of scenarios in which nothing went wrong. `told/` has recordings of Apache Kafka 4.2 in
-the corpus's form, with what was done in words; members are of confluent-kafka, aiokafka, kafka-python and kcat.
+Healthy groups are those of scenarios in which nothing went wrong. `told/` has recordings of Apache Kafka 4.2 in the
+corpus's form, with a description of what was done; members use confluent-kafka, aiokafka, kafka-python and kcat.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ WELL = frozenset(
         "simple",
     )
 )
-"""Scenarios in which no member crashes, is slow, or is restarted out of its session."""
+"""Scenarios in which no member crashes, is slow, or is restarted after its session has expired."""
 ADVICE = frozenset(("stops_the_world", "needless_moves"))
-"""What could be better, whoever did what."""
+"""Findings about what could be better, whatever was done."""
 
 
 def told(kept: Mapping[str, Any]) -> Iterator[Finding]:

@@ -1,9 +1,9 @@
-"""The causes that the rules infer from records alone, held against those that muster's broker has told in its events.
+"""The causes that the rules infer only from records, compared with those in the events of muster's broker.
 
 A row belongs to the label (history/rules/event_rebalances.py) of its generation. The patterns that it is part of are
-made of all events, by what the history's words mean (docs/reference/history.md): a member flaps that goes three times
-within ten minutes; three members or more that go and come back by their own act one after another within ten minutes
-are a rolling restart, as are those of a script that says so.
+derived from all events, by the definitions in docs/reference/history.md: a member that leaves or dies three times
+within ten minutes flaps; three or more members that leave and return on their own one after another within ten minutes
+are a rolling restart, as are those for which a script says so.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ IN_TURN = 3
 
 @dataclass(frozen=True)
 class Script:
-    """A cause or a pattern that was played on purpose: in this time, with members of these names (any, if none are)."""
+    """A cause or a pattern that was played on purpose: in this time, with members of these names (any, if empty)."""
 
     played: str
     begin_ms: int
@@ -41,7 +41,7 @@ class Judged:
     also: frozenset[Cause]
     """What else happened in that rebalance."""
     patterns: frozenset[Pattern]
-    """What it is part of."""
+    """The patterns that it is part of."""
 
     @property
     def right(self) -> bool:
@@ -49,14 +49,15 @@ class Judged:
 
     @property
     def near(self) -> bool:
-        """Whether it names what was a part of it, as its cause or as another that fits."""
+        """Whether it names something that happened in that rebalance, as its cause or as an alternative."""
         named = {self.row.cause, *(each.cause for each in self.row.alternatives)}
         return self.right or self.cause in named or self.row.cause in self.also
 
 
 @dataclass(frozen=True)
 class _Leg:
-    """A member's time away. `back_ms` is not after `left_ms` if its process was started anew before it had expired."""
+    """A member's absence. `back_ms` is not after `left_ms` if its process was restarted before the member had
+    expired."""
 
     name: str
     left_ms: int
@@ -67,8 +68,8 @@ class _Leg:
 def judged(
     rows: Sequence[Rebalance], events: Iterable[Mapping[str, Any]], scripts: Sequence[Script] = ()
 ) -> Iterator[Judged]:
-    """Each row that the broker has explained. The second phases of cooperative rebalances are left out: they have the
-    cause of the first."""
+    """Each row that the broker's events explain. The second phases of cooperative rebalances are left out: they have
+    the cause of the first."""
     told = [dict(event) for event in events]
     labels = by_group(told)
     legs = {group: _legs([event for event in told if event.get("group_id") == group]) for group in labels}
@@ -79,7 +80,7 @@ def judged(
 
 
 def _label_of(row: Rebalance, labels: Sequence[Label]) -> Label | None:
-    if row.generation == row.previous_generation:  # a static member that took its place again
+    if row.generation == row.previous_generation:  # a restarted static member
         near = [each for each in labels if each.cause is Cause.STATIC_MEMBER_REPLACED and not each.rebalanced]
         return min(near, key=lambda each: abs(each.started_ms - row.at_ms), default=None)
     [known] = explained([row], {row.group: labels})
@@ -92,7 +93,7 @@ def _label_of(row: Rebalance, labels: Sequence[Label]) -> Label | None:
 def _judge(row: Rebalance, label: Label, legs: Sequence[_Leg], scripts: Sequence[Script]) -> Judged:
     also, cause = {*label.others, label.cause}, label.cause
     names = _names(label, legs)
-    for script in scripts:  # a client that gives no reason, or has an instance id, goes alike when it was too slow
+    for script in scripts:  # without a reason, or with an instance id, the events of a slow client look the same
         if cause in _UNSURE and script.played == Cause.POLL_INTERVAL_EXCEEDED and not label.is_sure:
             cause = Cause.POLL_INTERVAL_EXCEEDED if _plays(script, label, names) else cause
     also.add(cause)
@@ -111,7 +112,7 @@ def _plays(script: Script, label: Label, names: set[str]) -> bool:
 
 
 def _names(label: Label, legs: Sequence[_Leg]) -> set[str]:
-    """The members that went, or were back."""
+    """The members that left or died, or were back."""
     went = {event["client_id"] for event in label.events if event["event"] in ("MemberFenced", *_GOES)}
     joined = _joined(label)
     return went | {leg.name for leg in legs if leg.name in joined and leg.left_ms <= (label.finished_ms or 0)}
@@ -140,7 +141,7 @@ _GOES = ("MemberLeft", "MemberExpired")
 
 
 def _legs(events: Sequence[Mapping[str, Any]]) -> list[_Leg]:
-    """Who went when and was back when, in the order in which they went."""
+    """Which members left or died, when, and when they were back, in the order of their departures."""
     found: list[_Leg] = []
     living: dict[str, int] = {}
     for at, event in enumerate(events):
@@ -148,7 +149,7 @@ def _legs(events: Sequence[Mapping[str, Any]]) -> list[_Leg]:
         if kind == "MemberJoined":
             living[name] = living.get(name, 0) + 1
         elif kind == "MemberFenced":
-            found.append(_Leg(name, at_ms, at_ms, False))  # for which nothing rebalances
+            found.append(_Leg(name, at_ms, at_ms, False))  # which causes no rebalance
         elif kind in _GOES:
             living[name] = living.get(name, 1) - 1
             back_ms = at_ms if living[name] > 0 else _back_ms(events[at:], name, at_ms)

@@ -1,4 +1,4 @@
-"""What the rules say of a recorded scenario, held against what was scripted."""
+"""What the rules say about a recorded scenario, compared with what was scripted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from muster.history.tables import RAW, completed
 CORPUS = Path(__file__).parent / "corpus"
 NONE = "no rebalance"
 SURE = 0.6
-"""A cause with less confidence is a guess, and is to say so."""
+"""A cause with less confidence is a guess."""
 SLACK_MS = 50
 """A window's ends and a record's time were read at different moments."""
 
@@ -33,17 +33,17 @@ class Verdict:
 
     about: str
     cause: str
-    """The scripted one; `no rebalance` where there is to be none."""
+    """The scripted one; `no rebalance` if none is expected."""
     allowed: frozenset[str]
     """Causes that rows of this window may have."""
     found: tuple[Rebalance, ...]
     pattern: str | None = None
-    """What the rows of this window are together, if they were scripted as a pattern."""
+    """The pattern that the rows of this window form together, if it was scripted."""
 
     @property
     def right(self) -> bool:
-        """Whether each row has a cause that it may have, and the scripted one is among what they name; and whether just
-        the rows of a scripted pattern are part of one."""
+        """Whether each row has an allowed cause, the rows name the scripted one, and exactly the rows of a scripted
+        pattern are part of one."""
         named = {cause for row in self.found for cause in causes_of(row)}
         patterns = {None if row.pattern is None else str(row.pattern.kind) for row in self.found}
         return (
@@ -53,7 +53,7 @@ class Verdict:
         )
 
     def _may_be(self, row: Rebalance) -> bool:
-        """A row that says it is little more than a guess has to name the cause, not to be right."""
+        """A row with low confidence only has to name an allowed cause among its alternatives."""
         if row.confidence < SURE and row.alternatives:
             return bool(causes_of(row) & self.allowed)
         if row.cause is Cause.MEMBER_GONE:
@@ -62,12 +62,12 @@ class Verdict:
 
 
 def causes_of(row: Rebalance) -> set[str]:
-    """The cause of a row, and the others that it names."""
+    """The cause of a row, and its alternatives."""
     return {str(row.cause), *(str(other.cause) for other in row.alternatives)}
 
 
 def files() -> list[str]:
-    """The corpus."""
+    """The names of the files in the corpus."""
     return sorted(path.name for path in CORPUS.glob("*.json.gz"))
 
 
@@ -79,7 +79,7 @@ def load(name: str) -> dict[str, Any]:
 
 
 def limits_of(kept: Mapping[str, Any]) -> Limits:
-    """What the rules are told of the brokers' settings and of topics' ids."""
+    """The brokers' settings and the topic ids that the rules are given."""
     settings = kept.get("settings", {})
     names = {topic_id: topic for topic, topic_id in kept.get("topic_ids", {}).items()}
     return Limits(
@@ -91,13 +91,13 @@ def limits_of(kept: Mapping[str, Any]) -> Limits:
 
 @cache
 def found_in(name: str) -> tuple[Verdict, ...]:
-    """What the rules say of a file of the corpus."""
+    """The verdicts on a file of the corpus."""
     kept = load(name)
     return tuple(verdicts(kept, history_of(kept).rebalances))
 
 
 def history_of(kept: Mapping[str, Any]) -> Rows:
-    """All rows that the rules make of a file's records."""
+    """All rows that the rules derive from a file's records."""
     rows = Rows()
     limits = limits_of(kept)
     for partition in sorted({record[0] for record in kept["records"]}):
@@ -111,7 +111,7 @@ def history_of(kept: Mapping[str, Any]) -> Rows:
 
 
 def raw_table(records: Sequence[Sequence[Any]]) -> pa.Table:
-    """A file's records, or some of them, as the rules take them."""
+    """A file's records, or some of them, in the form that the rules take."""
     columns = [list(column) for column in zip(*records, strict=True)]
     columns[4] = [base64.b64decode(key) for key in columns[4]]
     columns[5] = [None if value is None else base64.b64decode(value) for value in columns[5]]
@@ -119,9 +119,9 @@ def raw_table(records: Sequence[Sequence[Any]]) -> pa.Table:
 
 
 def verdicts(kept: Mapping[str, Any], rebalances: Sequence[Rebalance]) -> Iterator[Verdict]:
-    """One for each thing that was scripted, in the order of time, and one for rebalances that nothing explains.
+    """One verdict for each thing that was scripted, in order of time, and one for rebalances that nothing explains.
 
-    A rebalance belongs to what had begun latest when its generation was written.
+    A rebalance belongs to what began last before its generation was written.
     """
     scripted = sorted([*kept["truth"], *kept["quiet"]], key=lambda told: int(told["at_ms"]))
     theirs: dict[int, list[Rebalance]] = {at: [] for at in range(-1, len(scripted))}
@@ -131,7 +131,7 @@ def verdicts(kept: Mapping[str, Any], rebalances: Sequence[Rebalance]) -> Iterat
             for at, told in enumerate(scripted)
             if told["group"] == row.group and told["at_ms"] - SLACK_MS <= row.at_ms <= told["until_ms"] + SLACK_MS
         ]
-        if row.generation != row.previous_generation:  # a static member that takes its place again: none
+        if row.generation != row.previous_generation:  # a restarted static member: no rebalance
             theirs[begun[-1] if begun else -1].append(row)
     for at, told in enumerate(scripted):
         cause = told.get("cause", NONE)

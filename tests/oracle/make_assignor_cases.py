@@ -1,10 +1,10 @@
-"""Ask Apache Kafka's own classes for what muster's assignors and consumer protocol are checked against.
+"""Ask Apache Kafka's own classes for the results that muster's assignors and consumer protocol are checked against.
 
     python tests/oracle/make_assignor_cases.py
 
 writes tests/oracle/assignor_cases.json and tests/wire/consumer_protocol.json again. It needs a JDK and Kafka's jars
-(tests/support/peers.py finds or fetches them). The questions are the same on every run, and so are the answers: the
-random part has a fixed seed. The facts are kept so that the tests need no Java.
+(tests/support/peers.py finds or fetches them). The questions and the answers are the same on every run: the random part
+has a fixed seed. The answers are stored so that the tests need no Java.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def random_group(draw: random.Random, *, equal: bool, most: int) -> Case:
 
 
 def exact_cases(draw: random.Random) -> list[Case]:
-    """Fresh groups and what Kafka's assignors give each member; sticky only where its result has no free choice."""
+    """Fresh groups and what Kafka's assignors give each member; sticky only if its result leaves no choice."""
     groups = [(random_group(draw, equal=number % 2 == 0, most=8), number % 2 == 0) for number in range(120)]
     questions = [
         {"ask": "assign", "assignor": assignor, **group}
@@ -126,7 +126,7 @@ def sticky_cases(draw: random.Random) -> list[Case]:
 
 
 def with_racks(draw: random.Random, group: Case) -> Case:
-    """The group in a cluster of up to four racks, where not every member says in which it is."""
+    """The group in a cluster of up to four racks; not every member says which rack it is in."""
     racks = [f"r{number}" for number in range(draw.randint(1, 4))]
     known = [*racks, "elsewhere"] if draw.random() < 0.2 else racks
     told = draw.choice([1.0, 1.0, 0.6])
@@ -145,7 +145,7 @@ def with_racks(draw: random.Random, group: Case) -> Case:
 
 
 def fresh_rack_cases(draw: random.Random) -> list[Case]:
-    """Fresh groups with racks, and what Kafka gives each member; sticky only where its result has no free choice."""
+    """Fresh groups with racks, and what Kafka gives each member; sticky only if its result leaves no choice."""
     cases = []
     for number in range(120):
         equal = number % 2 == 0
@@ -191,13 +191,13 @@ def past_rack_cases(draw: random.Random) -> list[Case]:
 
 
 def user_data(member: Case) -> str:
-    """What a member with this past sends along."""
+    """The user data that a member with this past sends."""
     owned = [TopicPartition(topic, number) for topic, row in member["owned"].items() for number in row]
     return encode_previous_assignment(owned, member["generation"]).hex()
 
 
 def note_loads(case: Case, answer: Case) -> None:
-    """Write down how even an answer is and how much it leaves in place, and the past as text."""
+    """Note how even an answer is, how much it leaves in place, and the past as text."""
     loads = [sum(len(numbers) for numbers in topics.values()) for topics in answer.values()]
     case["squares"] = sum(load * load for load in loads)
     case["kept"] = sum(
@@ -210,10 +210,10 @@ def note_loads(case: Case, answer: Case) -> None:
 
 
 def is_sound(case: Case, answer: Case | None) -> bool:
-    """Whether Kafka found an answer that can be compared with.
+    """Whether Kafka found an answer worth comparing with.
 
-    4.2 fails on some groups (see AssignorOracle.java), and where the first member it looks at has no topics it takes
-    the next one's for everybody's and gives that member partitions of topics that it never asked for.
+    4.2 fails on some groups (see AssignorOracle.java), and if the first member it looks at has no topics, it mistakes
+    the next member's topics for everyone's and assigns partitions of topics that a member never asked for.
     """
     return answer is not None and all(
         set(given) <= set(case["members"][name]["topics"]) for name, given in answer.items()

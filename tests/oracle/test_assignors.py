@@ -1,4 +1,4 @@
-"""Our assignors against what Apache Kafka 4.2's own gave for the same groups (make_assignor_cases.py)."""
+"""muster's assignors compared with the results of Apache Kafka 4.2's for the same groups (make_assignor_cases.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our tables of the protocol against the definitions inside Apache Kafka's own jars, field by field."""
+"""muster's protocol tables compared with the definitions in Apache Kafka's own jars, field by field."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _default(value: Any) -> str | None:
 
 
 def _theirs(field: dict[str, Any]) -> Field:
-    """A tagged field that names no versions of its own has those in which it is tagged."""
+    """A tagged field without versions of its own has those in which it is tagged."""
     return Field(
         name=_snake(field["name"]),
         type=field["type"],
@@ -67,7 +67,7 @@ def _theirs(field: dict[str, Any]) -> Field:
 def _compare(
     ours: StructDefinition, fields: list[dict[str, Any]], common: dict[str, list[dict[str, Any]]], oldest: int
 ) -> None:
-    """Fields of versions that Kafka has dropped are ours alone, and so are those with a tag of ours."""
+    """Only muster has the fields of versions that Kafka has dropped, and those with one of muster's own tags."""
     known = [m for m in ours.fields if m.versions.last >= oldest and (m.tag or 0) < OWN_TAGS]
     assert [member.name for member in known] == [_snake(field["name"]) for field in fields], ours.name
     for member, field in zip(known, fields, strict=True):
@@ -99,7 +99,8 @@ def test_table_says_what_kafka_says(name: str) -> None:
 
 
 def test_no_kind_of_record_is_missing() -> None:
-    """Of the first kind we read keys and values as of the second, in all its versions."""
+    """Every kind of record is known. Keys and values of the first kind (legacy commits) are read like those of the
+    second, in all its versions."""
     with zipfile.ZipFile(Path(kafka_jar("kafka-group-coordinator"))) as jar:
         names = {
             Path(path).stem for path in jar.namelist() if path.startswith("common/message/") and path.endswith(".json")

@@ -1,4 +1,4 @@
-"""Our table of errors against Kafka's own: numbers, names, and what a client makes of each."""
+"""muster's table of errors compared with Kafka's own: numbers, names, and how a client reacts to each."""
 
 from __future__ import annotations
 

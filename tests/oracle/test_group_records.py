@@ -1,7 +1,7 @@
-"""Records of `__consumer_offsets` against the classes of Kafka's own coordinator: every kind, in every version.
+"""Records of `__consumer_offsets` compared with the classes of Kafka's own coordinator: every kind, in every version.
 
-What we write is read by Kafka's deserializer with the same fields, and a record that Kafka's classes make of these
-fields is, byte for byte, what we wrote and read.
+Kafka's deserializer reads the same fields from muster's records, and a record that Kafka's classes write from these
+fields equals muster's, byte for byte.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests.support.scale import examples
 PROGRAM = Path(__file__).parent / "java" / "RecordOracle.java"
 CORPUS = Path(__file__).parents[1] / "history" / "corpus"
 OF_EACH_KIND = 60
-"""Different records of real clusters that are asked about."""
+"""How many different records of real clusters are compared."""
 
 Classes = tuple[type[Message], type[Message]]
 CLASSIC: dict[int, Classes] = {
@@ -53,13 +53,13 @@ EACH = [
 
 
 class Oracle:
-    """Kafka's classes, in a process that answers a line with a line."""
+    """Kafka's classes, in a process that answers each line with a line."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
     def ask(self, key: bytes, value: bytes | None) -> dict[str, Any]:
-        """What Kafka makes of a record."""
+        """What Kafka reads from a record."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
@@ -70,7 +70,7 @@ class Oracle:
 
 
 def started(program: Path) -> Iterator[Oracle]:
-    """A program of this kind, until it is done with."""
+    """A program of this kind, ended with the block."""
     command = [*java_command(["-cp", kafka_classpath()]), str(program)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, encoding="utf-8"
@@ -130,7 +130,7 @@ def _element(member: Field, node: Any) -> Any:
 
 
 def assert_same(oracle: Oracle, key: bytes, value: bytes | None, *, same_bytes: bool = True) -> None:
-    """Kafka reads from these bytes what we read."""
+    """Kafka reads the same from these bytes as muster."""
     record = decode_record(key, value)
     assert not isinstance(record, UnknownRecord)
     said = oracle.ask(key, value)
@@ -171,7 +171,8 @@ def _of_real_clusters() -> dict[int, set[tuple[bytes, bytes | None]]]:
 
 
 def test_records_of_real_clusters(oracle: Oracle) -> None:
-    """Of Kafka 4.2 and of muster, with members of both protocols, of Java's clients, librdkafka's and Python's."""
+    """Recordings of Kafka 4.2 and of muster, with members of both protocols, from Java, librdkafka and Python
+    clients."""
     found = _of_real_clusters()
     assert {1, 2, 3, 5, 6, 7, 8} <= set(found)
     for records in found.values():

@@ -1,6 +1,6 @@
-"""Our codecs against kio's, an independent implementation that is itself tested against Java.
+"""muster's codecs compared with those of kio, an independent implementation that is itself tested against Java.
 
-Our bytes are read and written again by kio: they must come out the same, and so must the message when we read them.
+kio reads muster's bytes and writes them again: they must be the same, and so must the message that muster then reads.
 """
 
 from __future__ import annotations

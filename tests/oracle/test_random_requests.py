@@ -1,8 +1,8 @@
-"""Random requests to muster and to Apache Kafka 4.2: the answers are the same, field by field, but for what
-docs/reference/compatibility.md says.
+"""Random requests to muster and to Apache Kafka 4.2: the answers are the same, field by field, except for what
+docs/reference/compatibility.md lists.
 
 A failure shows the seed, and all requests up to the first whose answers differ.
-`MUSTER_FIRST_SEED=… MUSTER_SEEDS=1` plays that seed again.
+`MUSTER_FIRST_SEED=… MUSTER_SEEDS=1` replays that seed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def topic_of(*bootstraps: str) -> str:
 
 @pytest.fixture(scope="module")
 def muster_and_kafka(tmp_path_factory: pytest.TempPathFactory, transactional_kafka: KafkaBroker) -> Iterator[Both]:
-    """Groups share partitions in muster as they do in Kafka; both brokers serve all of them."""
+    """Groups share partitions of `__consumer_offsets` in muster as they do in Kafka; both brokers serve all of them."""
     same = {"offsets.topic.num.partitions": GROUP_PARTITIONS}
     with BrokerProcess(tmp_path_factory.mktemp("muster") / "data", same) as broker:
         both = broker.bootstrap, transactional_kafka.bootstrap

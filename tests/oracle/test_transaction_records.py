@@ -1,7 +1,7 @@
-"""Records of `__transaction_state` against the classes of Kafka's own transaction coordinator.
+"""Records of `__transaction_state` compared with the classes of Kafka's own transaction coordinator.
 
-Kafka's deserializer reads what we write with the same fields, its coordinator loads the same transaction from it, and a
-record that Kafka's classes make of these fields is, byte for byte, what we wrote - but for muster's own field.
+Kafka's deserializer reads the same fields from muster's records, its coordinator loads the same transaction from them,
+and a record that Kafka's classes write from these fields equals muster's, byte for byte, except for muster's own field.
 """
 
 from __future__ import annotations

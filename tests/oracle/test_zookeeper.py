@@ -1,6 +1,6 @@
-"""The in-memory ZooKeeper answers, refuses, tells and counts as a real one does, over seeded stories.
+"""The in-memory ZooKeeper answers, refuses, notifies and counts like a real one, in seeded stories.
 
-They are made and told in tests/support/zookeeper_stories.py.
+tests/support/zookeeper_stories.py generates and plays the stories.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def compare(seed: int, imagination: Transcript, reality: Transcript) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", scale.seeds(8))  # `make soak` has others: what they find is no change's doing
+@pytest.mark.parametrize("seed", scale.seeds(8))  # `make soak` has new ones, which test no particular change
 async def test_the_same_steps_have_the_same_answers_and_events(zookeeper: ZooKeeperServer, seed: int) -> None:
     story, _ = imagined(seed, STEPS, ends=True)
     compare(seed, story, await lived(zookeeper, story))

@@ -1,4 +1,4 @@
-"""Bytes that are cut short, changed or random end in a ProtocolError, whatever they were meant to be."""
+"""Bytes that are cut short, changed or random cause a ProtocolError, whatever message they are decoded as."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_subscription_is_read_with_what_its_version_holds(fact):
 def test_assignment_is_written_and_read_as_kafka_does(fact):
     data = bytes.fromhex(fact["hex"])
     assert encode_assignment(_owned(fact), _user_data(fact), fact["version"]) == data
-    grouped = sorted(_owned(fact), key=lambda row: row.topic, reverse=True)  # a topic's partitions stand together
+    grouped = sorted(_owned(fact), key=lambda row: row.topic, reverse=True)  # a topic's partitions are adjacent
     assert decode_assignment(data) == Assignment(grouped, _user_data(fact))
 
 

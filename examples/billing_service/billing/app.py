@@ -42,7 +42,7 @@ class Worker:
         self._thread.start()
 
     def stop(self) -> None:
-        """Finish the current order, commit, and leave the group. Wait for that at most 30 s."""
+        """Finish the current order, commit, and leave the group. Wait at most 30 s for that."""
         self.stopping.set()
         if self._thread.ident is not None:
             self._thread.join(30)
@@ -99,4 +99,4 @@ def from_environment() -> FastAPI:
 
 
 def _charge_nothing(order: Order) -> None:
-    """In place of a payment provider."""
+    """A substitute for a payment provider."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from billing.service import Record
 
 Partition = tuple[str, int]
-"""A topic, and the number of its partition. The `TopicPartition` of all these clients but one is such a tuple, too."""
+"""A topic, and the number of its partition. In all these clients but one, `TopicPartition` is such a tuple too."""
 
 
 class Progress:
@@ -25,7 +25,7 @@ class Progress:
         self._last_s = time.monotonic()
 
     def add(self, record: Record) -> None:
-        """A record is handled."""
+        """A record was handled."""
         self._next[record.topic, record.partition] = record.offset + 1
 
     def is_due(self) -> bool:
@@ -33,16 +33,16 @@ class Progress:
         return time.monotonic() - self._last_s >= self._interval_s
 
     def to_commit(self) -> dict[Partition, int]:
-        """The offsets to commit; none if all are."""
+        """The offsets to commit; empty if all are committed."""
         self._last_s = time.monotonic()
         return {} if self._next == self._committed else dict(self._next)
 
     def committed(self, offsets: dict[Partition, int]) -> None:
-        """These offsets are committed."""
+        """These offsets were committed."""
         self._committed = offsets
 
     def forget(self, partitions: Iterable[Partition]) -> None:
-        """These partitions belong to other members now: their offsets are theirs to commit."""
+        """These partitions belong to other members now: those members commit the offsets."""
         for partition in partitions:
             self._next.pop(partition, None)
             self._committed.pop(partition, None)

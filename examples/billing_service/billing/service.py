@@ -17,7 +17,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 @dataclass(frozen=True)
 class Settings:
-    """Where the service reads and writes."""
+    """The topics that the service reads and writes, and its group."""
 
     bootstrap: str
     orders: str = "orders"
@@ -28,7 +28,7 @@ class Settings:
     commit_interval_s: float = 1.0
     """Offsets are also committed before partitions are given up, and at the end."""
     heartbeat_interval_s: float = 3.0
-    """How soon a member notices a rebalance."""
+    """How long it takes a member to notice a rebalance."""
 
 
 class Record(Protocol):
@@ -102,12 +102,13 @@ class Billing:
                     raise
 
     def _invoice(self, order: Order) -> Message:
-        """The invoice for an order. A redelivered order gets the same one, as the first may not have been written."""
+        """The invoice for an order. A redelivered order gets the same one, because the first may not have been
+        written."""
         value = json.dumps({"order": order.id, "customer": order.customer, "cents": order.cents}).encode()
         return Message(self._settings.invoices, order.id.encode(), value, [])
 
     def _dead_letter(self, record: Record, error: Exception) -> Message:
-        """The record unchanged, with the reason and its place in headers."""
+        """The record unchanged, with the reason and its position in headers."""
         place = f"{record.topic}/{record.partition}@{record.offset}"
         headers = [*record.headers, ("error", str(error).encode()), ("from", place.encode())]
         return Message(self._settings.dead_letters, record.key, record.value, headers)

@@ -1,4 +1,4 @@
-"""What is billed, in SQLite."""
+"""The billed orders, in SQLite."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Order(NamedTuple):
 
 
 class Store:
-    """The bills, and what each customer owes. Any thread may use it."""
+    """The bills, and what each customer owes. Any thread can use it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

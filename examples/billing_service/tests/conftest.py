@@ -16,7 +16,7 @@ INSTALLED = [client for client, package in CLIENTS.items() if find_spec(package)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--client", choices=INSTALLED, help="run the service with this client alone")
+    parser.addoption("--client", choices=INSTALLED, help="run the service with this client only")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -1,4 +1,5 @@
-"""The service in its surroundings: topics, a payment provider, and one process after another, each a thread here."""
+"""The service with its surroundings: topics, a payment provider, and one process after another (here each is a
+thread)."""
 
 from __future__ import annotations
 
@@ -27,21 +28,21 @@ class Till:
         self.charged: list[str] = []
         """The order of each call."""
         self.refuse: dict[str, int] = {}
-        """How often it refuses an order from now on."""
+        """How many more times it refuses an order."""
         self.broken = False
         """Whether it raises an error that the service does not expect."""
         self._held: dict[str, tuple[threading.Event, threading.Event]] = {}
 
     def hold(self, order_id: str) -> None:
-        """From now on it does not answer for this order."""
+        """Do not answer for this order from now on."""
         self._held[order_id] = threading.Event(), threading.Event()
 
     def until_held(self, order_id: str) -> None:
         """Return when it has been asked for the order that it holds."""
-        assert self._held[order_id][0].wait(30), f"order {order_id} is not charged"
+        assert self._held[order_id][0].wait(30), f"order {order_id} was not charged"
 
     def release(self) -> None:
-        """Answer, and hold nothing any longer."""
+        """Answer, and hold nothing from now on."""
         for _, released in self._held.values():
             released.set()
 
@@ -52,7 +53,7 @@ class Till:
         if order.id in self._held:
             reached, released = self._held[order.id]
             reached.set()
-            assert released.wait(30), f"order {order.id} is held for too long"
+            assert released.wait(30), f"order {order.id} was held for too long"
         if self.refuse.get(order.id, 0) > 0:
             self.refuse[order.id] -= 1
             raise PaymentError("no funds")
@@ -82,7 +83,7 @@ class Shop:
         )
 
     def worker(self, client_id: str = "worker", till: Till | None = None, **changes: Any) -> Worker:
-        """A worker that is yet to start. `changes` are those of its settings."""
+        """A worker, not started yet. `changes` are changes to its settings."""
         settings = replace(self._settings, client_id=client_id, **changes)
         worker = Worker(self._run, settings, Billing(settings, self.store, till or self.till))
         self.workers.append(worker)
@@ -105,14 +106,14 @@ class Shop:
             producer.send(self.orders, value, **more)
 
     def until_billed(self, number: int) -> None:
-        """Return when this many orders are billed. Fails at once if a worker has ended without being stopped."""
+        """Return when this many orders are billed. Fails immediately if a worker has ended without being stopped."""
         self.kafka.until(lambda: len(self.store.billed()) >= number or self.failed(), f"{number} bills")
         assert not self.failed(), self.failed()
 
     def failed(self) -> list[BaseException | str]:
         """Why workers have ended."""
         return [
-            each.error or "the worker has ended by itself"
+            each.error or "the worker ended without being stopped"
             for each in self.workers
             if each.has_ended and not (each.stopping.is_set() and each.error is None)
         ]

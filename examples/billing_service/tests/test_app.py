@@ -1,4 +1,4 @@
-"""The HTTP face, served by uvicorn as in production."""
+"""The HTTP API, served by uvicorn as in production."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may happen to the service between Kafka and its database: each order is billed once, and none is lost."""
+"""What can happen to the service between Kafka and its database: each order is billed once, and none is lost."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_member_that_expires_bills_nothing_twice(kafka: Kafka, shop: Shop) -> 
     shop.till.until_held("3")
     beats = kafka.requests("Heartbeat", "slow")
     kafka.group(shop.group_id).expire("slow")
-    kafka.until(lambda: kafka.requests("Heartbeat", "slow") > beats, "the expired member to hear of it")
+    kafka.until(lambda: kafka.requests("Heartbeat", "slow") > beats, "the expired member to notice that")
     shop.start("quick", Till())
     shop.order("4", partition=0)
     shop.order("5", partition=1)
@@ -112,7 +112,7 @@ def test_a_member_that_expires_bills_nothing_twice(kafka: Kafka, shop: Shop) -> 
     members = kafka.until_assigned(shop.group_id, members=2)["members"]
     assert shop.store.balance("ada") == 500
 
-    # What it had done before is for the other member to commit: its own commits must not set those offsets back.
+    # The other member commits what this one handled before: its own commits must not set those offsets back.
     (own,) = next(each["partitions"][shop.orders] for each in members if each["client_id"] == "slow")
     shop.order("6", partition=own)
     shop.until_billed(6)

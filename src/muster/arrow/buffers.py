@@ -1,4 +1,4 @@
-"""Decoding with the kernel: lays out its input, allocates its output, makes Arrow arrays from it."""
+"""Decoding with the kernel: lays out its input, allocates its output, makes Arrow arrays of the output."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def decode(
 def decode_plain(
     kernel: Kernel, buffer: Buffer, wanted: tuple[int, int], names: frozenset[str], check_crcs: bool
 ) -> tuple[Iterator[tuple[int, dict[str, Array]]], int] | None:
-    """Like `segments.scan` and `decode`, without an object for each batch, and the next offset. None where the buffer
-    has anything but plain batches (see the kernel's `walk`), is damaged, or is too large for one piece."""
+    """Like `segments.scan` and `decode`, without an object for each batch, and the next offset. None if the buffer has
+    anything but plain batches (see the kernel's `walk`), is damaged, or is too large for one piece."""
     view = memoryview(buffer).toreadonly()
     if not 0 < len(view) <= FLUSH_BYTES:
         return None

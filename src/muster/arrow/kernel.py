@@ -4,9 +4,9 @@ Importing this module compiles it, which takes seconds, or loads what was compil
 `muster.arrow.engine` imports it only for many records. One explicit signature: the input is always
 a read-only array, so that there is no second specialisation.
 
-The rules are those of `protocol.record_batch`; the tests compare the two record by record. What that refuses with
-CorruptRecordError is reported here as a status. Varints are handled as uint64 throughout: numba would turn an int64
-and a uint64 into a float.
+The rules are those of `protocol.record_batch`; the tests compare the two record by record. What it refuses with
+CorruptRecordError is reported here as a status. Varints are handled as uint64 throughout: numba would turn an int64 and
+a uint64 into a float.
 
 Two steps, because small functions over plain arrays are what numba compiles to fast code (with tuples of arrays between
 the functions the same took three times as long): `parse` finds where each record's key, value and headers lie, then
@@ -139,11 +139,12 @@ def _big_endian(data: Bytes, position: int, size: int) -> int:
 
 @_jit(_types.UniTuple(_types.int64, 2)(_data, _types.int64, _types.int64, _table, _int64s))
 def walk(data: Bytes, start: int, end: int, segments: npt.NDArray[np.int64], crcs: Longs) -> tuple[int, int]:
-    """Lay out `segments` for `parse`, with what each batch says of its CRC: how many, and the offset after the last.
+    """Lay out `segments` for `parse`, with what each batch states as its CRC; return how many, and the offset after the
+    last.
 
-    It knows plain batches only, as most fetches have no others: not compressed, of no transaction, wholly in
-    `[start, end)` but for the beginning of the first. For anything else, or a header that may be damaged, it gives up
-    and returns -1. Then `segments.scan`, which has all the rules, is used.
+    It knows only plain batches, since most fetches have no others: uncompressed, not transactional, wholly in `[start,
+    end)` except for the beginning of the first. For anything else, or a header that may be damaged, it gives up and
+    returns -1. Then `segments.scan`, which has all the rules, is used.
     """
     position, count, next_offset = 0, 0, start
     while data.size - position > HEADER_SIZE:
@@ -261,7 +262,7 @@ def _copy(data: Bytes, position: int, length: int, out: Bytes, at: int) -> None:
 
 @_jit(_types.int64(_table, _types.int64, _types.int64, _int32s, _uint8s))
 def measure(spans: npt.NDArray[np.int64], field: int, rows: int, starts: Ints, valid: Bytes) -> int:
-    """Where each row's bytes of a field are to begin, and which rows have one. The size of all."""
+    """Compute where each row's bytes of a field begin, and which rows have one; return the total size."""
     total = 0
     starts[0] = 0
     for row in range(rows):
@@ -274,14 +275,14 @@ def measure(spans: npt.NDArray[np.int64], field: int, rows: int, starts: Ints, v
 
 @_jit(_types.void(_data, _table, _types.int64, _types.int64, _int32s, _uint8s))
 def gather(data: Bytes, spans: npt.NDArray[np.int64], field: int, rows: int, starts: Ints, out: Bytes) -> None:
-    """Copy a field's bytes to where `measure` said."""
+    """Copy a field's bytes to the positions that `measure` computed."""
     for row in range(rows):
         _copy(data, spans[row, field], spans[row, field + 1], out, starts[row])
 
 
 @_jit(_types.int64(_data, _table, _types.int64, _int32s, _uint8s))
 def count_headers(data: Bytes, spans: npt.NDArray[np.int64], rows: int, starts: Ints, valid: Bytes) -> int:
-    """Where each record's list of headers begins, and which have any. The number of all."""
+    """Compute where each record's list of headers begins, and which have any; return the total number."""
     total = 0
     starts[0] = 0
     for row in range(rows):

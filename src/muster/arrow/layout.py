@@ -17,7 +17,7 @@ REASONS = {
     BAD_VARINT: "has a varint of more than 64 bits",
     BAD_FIELD: "has a field of impossible length",
     BAD_HEADERS: "has impossible headers",
-    WRONG_LENGTH: "has another length than it states",
+    WRONG_LENGTH: "has a length other than the one it states",
     LEFT_OVER: "is followed by bytes that belong to no record",
 }
 
@@ -28,8 +28,8 @@ MAX_MS = (2**63 - 1) // 1000
 """The largest timestamp in milliseconds that fits in microseconds."""
 
 ROOM_BYTES = 8 * 1024 * 1024
-"""Where compressed batches are decompressed to, one after the other. It is reused, so its pages are
-allocated; a batch that finds no room in it gets memory of its own."""
+"""The size of the memory into which batches are decompressed, one after the other. It is reused, so its pages stay
+allocated; a batch that does not fit gets memory of its own."""
 
 FLUSH_BYTES = 32 * 1024 * 1024
 """A piece of decoding ends when its decompressed records reach this many bytes: one fetch may hold gigabytes."""
@@ -40,14 +40,14 @@ KEY, VALUE, HEADERS_AT = 0, 2, 4
 SPAN_COLUMNS = 5
 
 FARTHEST_OFFSET = 2**62
-"""Up to here a sum of offsets cannot overflow 64 bits."""
+"""Up to this value a sum of offsets cannot overflow 64 bits."""
 
 SEGMENT_COLUMNS = 10
-"""Columns of a segment table; the kernel's `parse` says which."""
+"""Columns of a segment table; the kernel's `parse` describes them."""
 
 LEADER_EPOCH_AT, TRANSACTIONAL_AT, ROWS_AT = 7, 8, 9
-"""Three of them: the leader's epoch, whether the batch is transactional, and where `parse` writes how many rows it made
-of the segment."""
+"""Three of them: the leader's epoch, whether the batch is transactional, and the number of rows that `parse` made of
+the segment."""
 
 MIN_RECORD_SIZE = 7
 

@@ -1,8 +1,8 @@
 """Arrow columns to record batches, for writing very many records in one call.
 
-`place` determines the partition of each row as Kafka's producers do: the one that the row names, otherwise that of its
-key. -1 means any: the producer chooses. `pack` makes batches of the rows of each partition, in their
-order. The numba kernel does both where it pays (`engine.packing_kernel_for`), otherwise plain Python, with the same
+`place` determines the partition of each row as Kafka's producers do: the partition that the row names, otherwise the
+one of its key. -1 means any: the producer chooses. `pack` makes batches of the rows of each partition, in their order.
+The numba kernel does both if that pays (`engine.packing_kernel_for`), otherwise plain Python does, with the same
 results.
 """
 
@@ -127,7 +127,7 @@ _Field = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32], npt.NDArray[np.uint
 
 
 def _field(column: Array | None, count: int = 0) -> _Field:
-    """A column as the kernel takes it: its bytes, where each row's begin, and which rows have any."""
+    """A column in the form that the kernel takes: its bytes, where each row's begin, and which rows have any."""
     if column is None:
         return _fixed(np.empty(0, np.uint8)), _fixed(np.zeros(count + 1, np.int32)), _fixed(np.zeros(count, np.uint8))
     if pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type):

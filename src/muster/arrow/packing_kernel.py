@@ -1,8 +1,8 @@
 """The numba kernel that turns Arrow's buffers into encoded records: no Python object for a record.
 
-Compiled, or loaded from numba's cache, when it is imported: `muster.arrow.engine` does that where many records are to
-be packed. The rules are those of `protocol.record_batch` and, for keys, of Kafka's murmur2; the tests compare both
-record by record.
+Compiled, or loaded from numba's cache, when it is imported: `muster.arrow.engine` does that when there are many records
+to pack. The rules are those of `protocol.record_batch` and, for keys, of Kafka's murmur2; the tests compare both record
+by record.
 
 One column after the other, over plain arrays, for which numba generates fast code (see `kernel.py`). A column is its
 bytes, where each row's begin, and which rows have any: an empty array if all have. The functions release the
@@ -44,7 +44,7 @@ def _jit(signature: Any = None) -> Callable[[F], F]:
 
 @_jit()
 def _size(number: Any) -> int:
-    """Bytes of a number that is not negative, as a zigzag varint."""
+    """Bytes of a non-negative number, as a zigzag varint."""
     size = 1
     rest = np.uint64(number) >> np.uint64(6)
     while rest > np.uint64(0):
@@ -55,7 +55,7 @@ def _size(number: Any) -> int:
 
 @_jit()
 def _put(out: Bytes, at: np.uint64, number: Any) -> np.uint64:
-    """Write a number that is not negative as a zigzag varint. Returns the position after it."""
+    """Write a non-negative number as a zigzag varint. Returns the position after it."""
     rest = np.uint64(number) << np.uint64(1)
     while rest >= np.uint64(0x80):
         out[at] = np.uint8(rest | np.uint64(0x80))
@@ -67,7 +67,7 @@ def _put(out: Bytes, at: np.uint64, number: Any) -> np.uint64:
 
 @_jit(_types.void(_bytes, _ints, _bytes, _int64, _int32s))
 def place(data: Bytes, starts: Ints, valid: Bytes, partitions: int, places: Ints) -> None:
-    """The partition of each row that has a key, where its place is -1: murmur2 modulo their number."""
+    """The partition of each row that has a key, where its place is -1: murmur2 modulo the number of partitions."""
     for row in range(places.size):
         if places[row] >= 0 or (valid.size and not valid[row]):
             continue
@@ -93,7 +93,7 @@ def place(data: Bytes, starts: Ints, valid: Bytes, partitions: int, places: Ints
 
 @_jit(_types.void(_ints, _bytes, _int64s))
 def add_sizes(starts: Ints, valid: Bytes, sizes: Longs) -> None:
-    """Add what a column takes in each record: the varint of its length, and its bytes."""
+    """Add the size of a column in each record: the varint of its length, and its bytes."""
     for row in range(sizes.size):
         if valid.size and not valid[row]:
             sizes[row] += 1
@@ -104,7 +104,7 @@ def add_sizes(starts: Ints, valid: Bytes, sizes: Longs) -> None:
 
 @_jit(_types.void(_ints, _int64s, _int64s))
 def add_lists(lists: Ints, each: Longs, sizes: Longs) -> None:
-    """Add what headers take: row r has those from lists[r] to lists[r + 1], and one takes each[h] bytes."""
+    """Add the size of the headers: row r has those from lists[r] to lists[r + 1], and one takes each[h] bytes."""
     for row in range(sizes.size):
         sizes[row] += _size(np.int64(lists[row + 1]) - np.int64(lists[row]))
         for header in range(lists[row], lists[row + 1]):
@@ -115,11 +115,11 @@ def add_lists(lists: Ints, each: Longs, sizes: Longs) -> None:
 def cut(
     order: Longs, sizes: Longs, places: Ints, limit: int, firsts: Longs, begins: Longs, at: Longs
 ) -> tuple[int, int]:
-    """Cut rows, in `order`, into batches of one place and of at most `limit` bytes (or of one record): how many, and
-    all their bytes.
+    """Cut rows, in `order`, into batches of one place and of at most `limit` bytes (or of one record); return how many,
+    and their total size.
 
     A batch begins at firsts[b] in the order and at begins[b] in the bytes. A record begins at `at[row]`; `sizes` has
-    its bytes but for its offset and its length."""
+    its size without its offset and its length."""
     batches, total, count, size = 0, 0, 0, 0
     here = np.int32(0)
     for index in range(order.size):
@@ -175,7 +175,7 @@ def put_field(data: Bytes, starts: Ints, valid: Bytes, at: Longs, out: Bytes) ->
 
 @_jit(_types.void(_ints, _int64s, _int64s, _int64s, _uint8s))
 def put_lists(lists: Ints, each: Longs, at: Longs, places: Longs, out: Bytes) -> None:
-    """Write how many headers each record has, and say where each is to begin; one takes each[h] bytes."""
+    """Write how many headers each record has, and set where each header begins; one takes each[h] bytes."""
     for row in range(at.size):
         position = np.int64(_put(out, np.uint64(at[row]), np.int64(lists[row + 1]) - np.int64(lists[row])))
         for header in range(lists[row], lists[row + 1]):

@@ -1,4 +1,4 @@
-"""Decoding in plain Python: for few records, and where numba is not installed."""
+"""Decoding in plain Python: for few records, and for when numba is not installed."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ _TYPES: dict[str, pa.DataType] = {
 }
 
 NEVER_NULL = frozenset({"topic", "partition", "offset", "timestampType", IS_TRANSACTIONAL})
-"""Spark does not check these for nulls, a check that takes an eighth of its time for a record of five columns. A
-timestamp is null if it is too far away for Arrow."""
+"""Spark does not check these for nulls; that would take an eighth of its time for a record of five columns. A timestamp
+is null if it is out of Arrow's range."""
 
 EXTRA = (HEADERS, LEADER_EPOCH, IS_TRANSACTIONAL)
 """The columns that Spark's source does not have by default: headers; the epoch of the leader that appended the batch,

@@ -1,12 +1,12 @@
-"""The base of all assignors (J9): the strategies by which a group's leader assigns partitions.
+"""The base of all assignors (J9): the strategies with which a group's leader assigns partitions.
 
 A group can use any assignor that all of its members name when they join; the broker only picks the name and carries
-bytes (J3, J4). So your own assignor is a class on the client side alone: derive from `Assignor`, give it a
+bytes (J3, J4). So an assignor of your own is a class on the client side only: derive from `Assignor`, give it a
 `name` that every member of the group knows, write `assign`, and pass an instance to the consumers. The built-in
 assignors use `sorted_members` and `topic_partitions`.
 
 An assignor is pure: no clock, no randomness, no I/O. The same input must give the same output, because a new leader
-must be able to repeat the previous leader's decision. It may keep what `on_assignment` passed to it; one instance
+must be able to repeat the previous leader's decision. It may keep what is passed to `on_assignment`; an instance
 belongs to one consumer.
 
 The values here differ from those of `muster.protocol.subscription`: the two packages are siblings, and
@@ -40,7 +40,8 @@ class RebalanceProtocol(IntEnum):
 
 @dataclass(slots=True)
 class MemberSubscription:
-    """One member's subscription. `generation_id` is that of `owned_partitions`, -1 if unknown."""
+    """One member's subscription. `generation_id` is the generation in which it owned `owned_partitions`, -1 if
+    unknown."""
 
     topics: list[str]
     owned_partitions: list[TopicPartition] = field(default_factory=list)
@@ -55,7 +56,7 @@ class MemberAssignment:
 
     The built-in assignors keep the partitions as places of a layout until their names are requested. The leader sends
     them by topic and number and never needs names, and making a hundred thousand named pairs costs more than assigning
-    as many partitions.
+    that many partitions.
     """
 
     __slots__ = ("_layout", "_partitions", "_places", "user_data")
@@ -68,7 +69,7 @@ class MemberAssignment:
 
     @classmethod
     def of_places(cls, layout: Layout, places: list[int]) -> MemberAssignment:
-        """Some places of a layout, not named yet."""
+        """Places of a layout, not named yet."""
         assignment = cls()
         assignment._layout = layout
         assignment._places = places
@@ -76,7 +77,7 @@ class MemberAssignment:
 
     @property
     def partitions(self) -> list[TopicPartition]:
-        """The member's partitions; the list is the assignment's own, and may be changed."""
+        """The member's partitions; the list belongs to the assignment, and can be changed."""
         if self._layout is not None:
             self._partitions, self._layout = self._layout.named(self._places), None
         return self._partitions
@@ -128,11 +129,11 @@ class Assignor(ABC):
     def assign(
         self, partitions_per_topic: Mapping[str, int], members: Mapping[str, MemberSubscription]
     ) -> dict[str, MemberAssignment]:
-        """Assign the partitions to the members. Called only in the leader (J4).
+        """Assign the partitions to the members. Called only on the leader (J4).
 
         Args:
             partitions_per_topic: how many partitions each topic has; topics that do not exist are missing.
-            members: member id to subscription, with the leader's own.
+            members: member id to subscription, including the leader's own.
 
         Returns:
             An assignment for each member of `members`, empty ones included. No partition may be assigned twice, or to
@@ -146,18 +147,18 @@ class Assignor(ABC):
         racks: PartitionRacks,
     ) -> dict[str, MemberAssignment]:
         """`assign` for a group whose members have racks (KIP-881); an assignor that ignores
-        racks need not override it. `racks` says in which racks each partition has replicas."""
+        racks need not override it. `racks` lists the racks of each partition's replicas."""
         return self.assign(partitions_per_topic, members)
 
     def on_assignment(self, assignment: MemberAssignment, generation_id: int) -> None:
-        """Called in every member when a rebalance ends, before its listener is called."""
+        """Called on every member when a rebalance ends, before its listener is called."""
         return
 
 
 def sorted_members(members: Mapping[str, MemberSubscription]) -> list[str]:
     """Order member ids as Kafka's range and roundrobin do: static members by instance id, then the rest by id.
 
-    A static member keeps its place over a restart, which gives it a new member id (KIP-345).
+    A static member keeps its position in this order over a restart, although that gives it a new member id (KIP-345).
     """
     return sorted(members, key=lambda member_id: _rank(member_id, members[member_id].group_instance_id))
 

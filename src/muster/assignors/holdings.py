@@ -10,7 +10,7 @@ from muster.assignors.layout import FREE, Layout
 
 
 class Holdings:
-    """Each member's partitions by topic, the spare ones last in each list, and what is counted of them.
+    """Each member's partitions by topic, the spare ones last in each list, and counts of them.
 
     Attributes:
         owner: the rightful owner of each place, or a negative number.
@@ -70,7 +70,7 @@ class Holdings:
         return None
 
     def lost(self) -> list[int]:
-        """The places whose owner wants them and does not hold them."""
+        """The places whose owners want them but do not hold them."""
         return [
             place
             for place, owner in enumerate(self.owner)

@@ -1,8 +1,8 @@
-"""Names at the edge, integers inside: the numbering that the sticky assignors compute on.
+"""Names at the edge, integers inside: the numbering that the sticky assignors compute with.
 
 All partitions of all subscribed topics are in one row, sorted by topic and partition; a partition is its place in
 the row, a member its place among the sorted member ids. Ten integer lists cost a hundredth of what dictionaries of
-named pairs cost, and slices of them are what makes dealing fast.
+named pairs cost, and slicing them makes dealing fast.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Layout:
 
     Attributes:
         topics, counts: the topics, sorted, and how many partitions each has.
-        starts: where each topic begins; one more entry ends the last.
+        starts: where each topic begins; one more entry marks the end of the last.
         total: how many places there are.
         wanted: the topic numbers that each member wants; equal ones are one object.
     """
@@ -90,7 +90,7 @@ class Layout:
         return list(chain.from_iterable(map(repeat, range(len(self.topics)), self.counts)))
 
     def groups(self) -> list[tuple[list[int], list[int]]]:
-        """(topics, members) for each set of members that is what subscribes to those topics."""
+        """(topics, members) for each set of topics that have the same subscribers."""
         members: dict[frozenset[int], list[int]] = {}
         for member, topics in enumerate(self.wanted):
             members.setdefault(topics, []).append(member)
@@ -144,8 +144,8 @@ class Layout:
     def settle(self, claims: Sequence[Claim]) -> list[int]:
         """For each place its rightful owner: a member, FREE or CONTESTED.
 
-        Where several members claim one partition, the highest generation has it: the others missed a rebalance. Two
-        claims in the same highest generation contradict each other, and neither counts (as in Kafka's
+        If several members claim one partition, the claim with the highest generation counts: the others missed a
+        rebalance. Two claims in the same highest generation contradict each other, and neither counts (as in Kafka's
         AbstractStickyAssignor).
         """
         owner = [FREE] * self.total

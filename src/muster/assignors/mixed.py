@@ -7,16 +7,16 @@ minimum that the subscriptions allow. An assignment has it if and only if there 
 members m0, m1, ... mk where each can take a partition that the one before it holds, and the last has at least two
 fewer than the first (optimal semi-matchings; Harvey, Ladner, Lovász, Tamir 2006). Moving one partition along each
 link takes one from m0, gives one to mk and leaves the loads between as they were. A single move is the path of
-length one, so the result can be improved by no single move either.
+length one, so no single move can improve the result either.
 
 1. Every member starts with what it keeps (`sticky.py`).
 2. The free partitions are poured into the least loaded subscribers of their topics, topics with the fewest
    subscribers first. With two or three kinds of subscription, that is usually all.
 3. While there is an improving path from the most loaded member, it is followed (`paths.py`).
-4. What was taken from its owner on the way is given back as far as the best balance allows (`returns.py`).
+4. Partitions taken from their owners on the way are given back as far as the best balance allows (`returns.py`).
 
-Both searches run until they prove that nothing is left to find, so that balance and the number of moves are the best
-there are.
+Both searches run until they prove that nothing is left to find, so both the balance and the number of moves are the
+best possible.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from muster.assignors.returns import give_back
 def deal(places: Sequence[int], needs: list[tuple[int, int]], shares: list[list[int]]) -> list[int]:
     """Deal places in turn to (member, how many); return the members in the order in which they were filled.
 
-    `places` holds exactly as many as are needed. Whole rounds are dealt at once, as slices, up to where the next
-    member is filled.
+    `places` holds exactly as many as are needed. Whole rounds are dealt at once, as slices, until the next member is
+    filled.
     """
     at = 0
     dealt_to_each = 0
@@ -112,7 +112,8 @@ def _total(layout: Layout, topics: list[int]) -> int:
 def _pour_all(
     shares: list[list[int]], active: list[int], subscribers: list[list[int]], amounts: list[int]
 ) -> tuple[list[int], dict[int, list[tuple[int, int]]]]:
-    """Pour what each group of topics has free, and pour again on top of the others for as long as that evens the loads.
+    """Pour the free partitions of each group of topics, then each group again on top of the others while that evens the
+    loads.
 
     Nothing has been dealt yet, so pouring again moves nothing; it is much cheaper than following paths afterwards.
     Returns the loads and, for each group, how many each member gets.
@@ -132,7 +133,7 @@ def _pour_all(
 
 
 def _release(layout: Layout, most: list[int], shares: list[list[int]], free: list[list[int]]) -> bool:
-    """Free in one step what members hold over `most`; return whether there was anything.
+    """Free in one step whatever members hold above `most`; return whether there was anything to free.
 
     It saves a path for each such partition. Places that need not have been freed come back in the end: `give_back` is
     exact.

@@ -1,14 +1,16 @@
-"""`sticky` and `cooperative-sticky` where racks matter: balanced first, near second, little moved third.
+"""`sticky` and `cooperative-sticky` if racks matter: balance first, near replicas second, few moves third.
 
-With equal subscriptions the steps are those of Kafka 4.2's AbstractStickyAssignor, so that a fresh group gets the same:
+With equal subscriptions the steps are those of Kafka 4.2's AbstractStickyAssignor, so that a fresh group gets the same
+assignment:
 
 1. A member keeps what it owns in its own rack, up to its share.
-2. What is free is dealt in turn to members in a rack of the partition, partitions with the fewest such members first.
-3. What is left is dealt in turn to all that have room.
+2. Free partitions are dealt in turn to members in one of their racks, those with the fewest such members first.
+3. The rest is dealt in turn to all members that have room.
 
-With mixed subscriptions Kafka searches until it finds no better balance, and may miss the best. Here members keep what
-they own in their racks, a free partition goes to the least loaded member in one of its racks, and `paths.py` finds the
-best balance. Then members trade partitions, one for one, while that brings more of them near, or back to their owner.
+With mixed subscriptions Kafka searches until it finds no better balance, and may miss the best one. Here members keep
+what they own in their racks, a free partition goes to the least loaded member in one of its racks, and `paths.py` finds
+the best balance. Then members trade partitions, one for one, while that brings more of them near, or back to their
+owner.
 """
 
 from __future__ import annotations
@@ -36,8 +38,8 @@ def share_by_rack(layout: Layout, owner: list[int], racks: Racks) -> list[list[i
 
 
 class _Dealer:
-    """Deals to members that all want the same. `below` have less than the smaller share, `even` have just that and may
-    have one more; `larger` is how many may still get the larger share."""
+    """Deals to members that all want the same. `below` have less than the smaller share, `even` have exactly that and
+    may have one more; `larger` is how many may still get the larger share."""
 
     def __init__(self, layout: Layout, owner: list[int], racks: Racks, active: list[int]) -> None:
         self._layout = layout
@@ -88,7 +90,7 @@ class _Dealer:
             self._even.clear()
 
     def _to_a_near_one(self, place: int) -> bool:
-        """Give a place to a member in a rack of it, if one has room."""
+        """Give a place to a member in one of its racks, if one has room."""
         seat = self._seat(place, self._below, self._turn)
         if seat is not None:
             self._fill(seat, place)
@@ -159,7 +161,8 @@ class _Trade:
         self._considered = 0
 
     def all(self) -> None:
-        """Trade until no trade helps; each one brings more near, or as much near and more back."""
+        """Trade until no trade helps; each one brings more partitions near, or as many near and more back to their
+        owners."""
         places = range(len(self._holdings.holder))
         while sum(self._improve(place) for place in places if self._may_gain(place)):
             if self._considered >= _MAX_TRADES_CONSIDERED:

@@ -2,11 +2,11 @@
 
 Paths are searched over classes, not members: even thousands of members have few kinds of subscription. A class on a
 path passes one partition on for each that it takes; which of its members do so is decided when the path is followed.
-Links that cost no member a partition of its own are tried first.
+Links that cost no member one of its own partitions are tried first.
 
 When no path leads from the most loaded member, all classes that the search reached are finished. Each member in them
-has at most one partition fewer than that most loaded member, and no other member has more than that one: so no path of
-another member can end there.
+has at most one partition fewer than that most loaded member, and no other member has more than that one, so no other
+member's path can end there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def balance(holdings: Holdings) -> None:
     while search.sources:
         load, number = search.sources[0]
         if number in search.finished or -load != holdings.loads[search.heaviest(number)]:
-            heappop(search.sources)  # an entry from before the class's load changed
+            heappop(search.sources)  # an outdated entry: the class's load has changed since
             continue
         target, came_from = search.find_target(number, -load - 2)
         if target is not None:
@@ -49,7 +49,7 @@ class _Search:
     def find_target(self, source: int, enough: int) -> tuple[int | None, dict[int, tuple[int, int]]]:
         """The nearest class with a member of at most `enough` partitions, and for each class the link that led to it.
 
-        Where there is none, what was reached is finished. Links cost 0 (something spare is passed on) or 1.
+        If there is none, the classes reached are finished. Links cost 0 (a spare partition is passed on) or 1.
         """
         holdings = self.holdings
         came_from: dict[int, tuple[int, int]] = {}
@@ -76,7 +76,7 @@ class _Search:
         return None, came_from
 
     def follow(self, source: int, target: int, came_from: dict[int, tuple[int, int]]) -> None:
-        """Move one partition along each link, the last first, and one within the source where that is needed."""
+        """Move one partition along each link, the last first, and one within the source if that is needed."""
         holdings = self.holdings
         receiver = self.lightest(target)
         while target != source:

@@ -65,7 +65,7 @@ class PreviousReader:
         """The claim of one member. Data that cannot be read claims nothing, as in Kafka."""
         if len(data) < 2 * _INT32.size:
             return UNKNOWN_GENERATION_ID, []
-        # The size, the number of topics, and the first topic's length and name, which has less than 256 bytes.
+        # The size, the number of topics, and the first topic's length and name, which has fewer than 256 bytes.
         key = len(data), data[: 6 + data[5]]
         shape = self._shapes.get(key)
         if shape is not None and shape.between.unpack(data) == shape.fixed:
@@ -134,7 +134,7 @@ def _check_lengths(name: int, count: int, left: int) -> None:
     """Refuse counts that the data cannot hold before anything is built from them: garbage must not allocate memory.
 
     Raises:
-        ValueError: a length is negative, or more than what is left after the name.
+        ValueError: a length is negative, or exceeds what is left after the name.
     """
     if name > _MAX_INT16 or not 0 <= 4 * count <= left - 4:
         raise ValueError("impossible length")

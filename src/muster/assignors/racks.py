@@ -1,9 +1,8 @@
 """Racks (KIP-881): which members can read which partitions from a replica in their own rack.
 
-With a `client.rack`, a member fetches from a replica in that rack where there is one (KIP-392), so it costs less to
-give it partitions that have one. Balance comes first, the racks second, and staying where it is third, as in Kafka 4.2.
-Racks matter only where members have some that partitions have, and not all partitions are in all racks: otherwise the
-assignors ignore them.
+With a `client.rack`, a member fetches from a replica in that rack if there is one (KIP-392), so partitions with such a
+replica cost less to read. Balance comes first, racks second and stickiness third, as in Kafka 4.2. Racks matter only if
+members share racks with partitions, and not all partitions are in all racks: otherwise the assignors ignore them.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class Racks:
     """The racks of members and places of a layout.
 
     Attributes:
-        of_member: a member's rack, None where it named none.
+        of_member: a member's rack, None if it named none.
         of_place: the racks of a place's replicas.
     """
 
@@ -35,7 +34,7 @@ class Racks:
         self.of_place = list(chain.from_iterable(map(_padded, map(racks.get, layout.topics), layout.counts)))
 
     def matter(self, members: Iterable[int], places: Iterable[int]) -> bool:
-        """Whether it makes a difference which of these members gets which of these places."""
+        """Whether racks make a difference to which of these members gets which of these places."""
         wanted = {rack for member in members if (rack := self.of_member[member]) is not None}
         if not wanted:
             return False

@@ -1,11 +1,12 @@
-"""`range`: topic by topic, neighbouring partitions to each member, the first members getting one more.
+"""`range`: topic by topic, each member gets adjacent partitions, and the first members get one more.
 
 Members with equal subscriptions get the same partition numbers of every topic that has the same partition count,
 which is what joins of co-partitioned topics rely on. The result is that of Kafka's RangeAssignor.
 
-Where racks matter (`racks.py`), each member first gets the partitions that it can read in its own rack, up to its
-share, and then what is left. Topics with as many partitions and the same members are looked at together: a partition
-number goes to a member whose rack fits for all of them, or waits until the end, so joins still find what they need.
+If racks matter (`racks.py`), each member first gets the partitions that it can read in its own rack, up to its
+share, and then what is left. Topics with the same number of partitions and the same members are assigned together: a
+partition number goes to a member whose rack fits for all of them, or waits until the end, so joins still find what they
+need.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class RangeAssignor(Assignor):
     def assign(
         self, partitions_per_topic: Mapping[str, int], members: Mapping[str, MemberSubscription]
     ) -> dict[str, MemberAssignment]:
-        """Share out topic by topic; the order within a member is by topic and partition."""
+        """Assign topic by topic; each member's partitions are ordered by topic and partition."""
         return self.assign_by_rack(partitions_per_topic, members, NO_RACKS)
 
     def assign_by_rack(
@@ -69,7 +70,7 @@ def _split(places: range, takers: list[int], assigned: list[list[int]]) -> None:
 
 
 class _Topic:
-    """One topic while it is shared out: `free` are its places that have no member yet, in order."""
+    """One topic while it is being assigned: `free` are its places that have no member yet, in order."""
 
     def __init__(self, places: range, takers: list[int], racks: Racks) -> None:
         self.places = places
@@ -82,11 +83,11 @@ class _Topic:
         self._given = dict.fromkeys(takers, 0)
 
     def room(self, member: int) -> int:
-        """How many more the member may have now: while larger shares are left, its share may be one of them."""
+        """How many more the member may get now: while larger shares are left, it may get one of them."""
         return max(0, self._share + (self._larger > 0) - self._given[member])
 
     def give(self, member: int, places: list[int], assigned: list[list[int]]) -> None:
-        """Give the member some places."""
+        """Give the places to the member."""
         assigned[member] += places
         self._given[member] += len(places)
         self._larger -= self._given[member] > self._share
@@ -118,7 +119,7 @@ def _split_by_rack(topics: list[_Topic], assigned: list[list[int]]) -> None:
 
 
 def _split_together(topics: list[_Topic], assigned: list[list[int]]) -> None:
-    """Give the same partition number of all topics to one member where its rack fits for all of them."""
+    """Give the same partition number of all topics to one member if its rack fits for all of them."""
     waiting = list(topics[0].takers)
     for number in range(len(topics[0].places)):
         for member in waiting:

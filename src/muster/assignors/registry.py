@@ -62,8 +62,8 @@ def _instance(strategy: str | Assignor | type[Assignor]) -> Assignor:
 def common_protocol(assignors: Sequence[Assignor]) -> RebalanceProtocol:
     """The best rebalance protocol that all of a consumer's assignors support (KIP-429).
 
-    A group that moves from eager to cooperative names both kinds during one rolling restart: until that is done the
-    group is eager.
+    A group that moves from eager to cooperative names both kinds during one rolling restart: until the restart is
+    complete, the group is eager.
 
     Raises:
         ConfigError: they have none in common.

@@ -3,16 +3,16 @@
 Theory
 ------
 The number of partitions in their owners' hands can grow without loss of balance if and only if there is a cycle of
-hand-overs that gains more of them than it costs (as for every flow of minimum cost). Its links:
+handovers that gains more of them than it costs (as for every minimum-cost flow). Its links:
 
 - a member gives a partition of a topic into the topic's pool: costs 1 if all that it holds of the topic is its own;
 - a member takes one out of a pool: gains 1 if it has lost one of the topic. The member that holds that very partition
-  takes the one that was put into the pool instead, which is of the same topic and so as good;
-- a member that ends with one more and one that ends with one fewer may stand at the ends of the chain, if the second
-  had exactly one more than the first: they swap loads. The link between them leads through the level they share.
+  takes the one that was put into the pool instead, which is just as good, being of the same topic;
+- the ends of the chain may be a member that ends with one more and one that ends with one fewer, if the second had
+  exactly one more than the first: they swap loads. The link between them leads through the level they share.
 
 `_returned_by_swap` finds the short cycles, which are nearly all; `_is_least` proves quickly, in nearly all cases,
-that no cycle is left; and `_find_cycle` searches the rest (Bellman and Ford, in the version with a queue).
+that no cycle is left; and `_find_cycle` searches the rest (Bellman-Ford, in the version with a queue).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def give_back(holdings: Holdings) -> None:
 
 
 def _returned_by_swap(holdings: Holdings, place: int) -> bool:
-    """Give a place back to its owner against a spare one, or against nothing if the holder has one more."""
+    """Give a place back to its owner in exchange for a spare one, or for nothing if the holder has one more."""
     owner, holder = holdings.owner[place], holdings.holder[place]
     if owner == holder:
         return False
@@ -71,7 +71,7 @@ def _is_least(holdings: Holdings) -> bool:
 
 
 class _Cycles:
-    """The graph of hand-overs, and the search for a cycle in it that gains."""
+    """The graph of handovers, and the search for a gaining cycle in it."""
 
     def __init__(self, holdings: Holdings) -> None:
         self.holdings = holdings
@@ -120,7 +120,7 @@ class _Cycles:
 
 
 def _cycle_through(parent: dict[Node, Node], node: Node) -> list[Node] | None:
-    """The cycle that following the parents from a node leads into, in the order of the hand-overs.
+    """The cycle that following the parents from a node leads into, in the order of the handovers.
 
     A cycle of parents always gains; it need not pass through the node itself.
     """
@@ -134,7 +134,7 @@ def _cycle_through(parent: dict[Node, Node], node: Node) -> list[Node] | None:
 
 
 def _turn(holdings: Holdings, cycle: list[Node]) -> None:
-    """Hand over along the cycle: member, pool, member, ... perhaps with one level among them."""
+    """Hand over along the cycle: member, pool, member, ... possibly with one level among them."""
     start = cycle.index(next(node for node in cycle if node[0] == "pool"))
     ring = [cycle[start - 1], *cycle[start:], *cycle[:start]]
     for giver, pool, receiver in zip(ring, ring[1:], ring[2:], strict=False):

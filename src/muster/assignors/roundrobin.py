@@ -21,7 +21,7 @@ class RoundRobinAssignor(Assignor):
     def assign(
         self, partitions_per_topic: Mapping[str, int], members: Mapping[str, MemberSubscription]
     ) -> dict[str, MemberAssignment]:
-        """Deal the partitions out; the order within a member is by topic and partition."""
+        """Deal the partitions; each member's are ordered by topic and partition."""
         order = sorted_members(members)
         layout = Layout(partitions_per_topic, [members[member_id].topics for member_id in order])
         subscribers = layout.subscribers()
@@ -38,7 +38,7 @@ class RoundRobinAssignor(Assignor):
 
 
 def _deal(places: range, circle: list[int], turn: int, assigned: list[list[int]]) -> int:
-    """Deal among the members of `circle`, from the first at or after `turn` on; return the next turn."""
+    """Deal among the members of `circle`, starting with the first at or after `turn`; return the next turn."""
     first = next((seat for seat, member in enumerate(circle) if member >= turn), 0)
     circle = circle[first:] + circle[:first]
     width = len(circle)

@@ -1,23 +1,23 @@
-"""`sticky` and `cooperative-sticky`: as balanced as possible, and among those as little moved as possible.
+"""`sticky` and `cooperative-sticky`: as balanced as possible and, within that, with as few moves as possible.
 
 Theory
 ------
 1. Every member states what it owns and in which generation. `Layout.settle` turns the claims into at most one rightful
    owner for each partition.
-2. With equal subscriptions (members without any existing topic set aside) P partitions over M members make a quota of
-   P // M, and P % M members have one more. A member keeps what it owns up to that; the members that own more than the
-   quota are the first to be allowed one more. No other balanced assignment keeps more: each member keeps the most
-   that any balanced assignment could leave it, and the extra places go first to where they save a move.
+2. With equal subscriptions (leaving aside members without an existing topic), P partitions over M members make a quota
+   of P // M, and P % M members have one more. A member keeps what it owns up to that; the members that own more than
+   the quota are the first to be allowed one more. No other balanced assignment keeps more: each member keeps the most
+   that any balanced assignment could leave it, and the extra places go first to members for which they save a move.
 3. What is free then is dealt in turn, so that each topic is spread over the members (as Kafka's
    AbstractStickyAssignor does; the fresh assignment is the same as Kafka's).
 4. With mixed subscriptions `mixed.py` does the rest.
-5. Where racks matter (`racks.py`), `near.py` shares out instead.
+5. If racks matter (`racks.py`), `near.py` assigns instead.
 
 `sticky` is eager: members give everything up before they join, so the claims travel as user data, in the format of
 Kafka's StickyAssignor (version 1: previous assignment and generation), and members of either kind can share a group.
 
-`cooperative-sticky` (KIP-429) reads the owned partitions of the subscription, and their generation from version 2 of
-the consumer protocol on, from the user data before that. A partition that has to move is left out of the assignment
+`cooperative-sticky` (KIP-429) reads the owned partitions of the subscription, and their generation too since version 2
+of the consumer protocol; before that, from the user data. A partition that has to move is left out of the assignment
 altogether: its owner gives it up, joins again, and the next rebalance finds it free.
 """
 
@@ -61,7 +61,7 @@ class StickyAssignor(Assignor):
     def assign(
         self, partitions_per_topic: Mapping[str, int], members: Mapping[str, MemberSubscription]
     ) -> dict[str, MemberAssignment]:
-        """Assign as described at the head of the file."""
+        """Assign as described at the top of the file."""
         return self.assign_by_rack(partitions_per_topic, members, NO_RACKS)
 
     def assign_by_rack(
@@ -96,7 +96,8 @@ class StickyAssignor(Assignor):
 
 
 class CooperativeStickyAssignor(StickyAssignor):
-    """`sticky` under cooperative rebalancing: what moves is revoked first and given in the next rebalance."""
+    """`sticky` under cooperative rebalancing: partitions that move are revoked first and assigned in the next
+    rebalance."""
 
     name = "cooperative-sticky"
     protocols = (RebalanceProtocol.EAGER, RebalanceProtocol.COOPERATIVE)
@@ -110,7 +111,7 @@ class CooperativeStickyAssignor(StickyAssignor):
         self._generation_id = generation_id
 
     def claims(self, layout: Layout, subscriptions: list[MemberSubscription]) -> list[Claim]:
-        """Owned partitions and their generation, the subscription's own where it has one."""
+        """Owned partitions and their generation, which is the subscription's own if it has one."""
         spans = layout.spans()
         return [(_generation(each), places_of(spans, each.owned_partitions)) for each in subscriptions]
 
@@ -118,7 +119,7 @@ class CooperativeStickyAssignor(StickyAssignor):
         """Leave out the places that another member still holds.
 
         A contested place is left out for all members, also for those that claim it: each of them has to give it up
-        before one of them may have it.
+        before one of them can have it.
         """
         return [place for place in places if owner[place] == member or owner[place] == FREE]
 
@@ -130,7 +131,7 @@ def _generation(subscription: MemberSubscription) -> int:
 
 
 def share(layout: Layout, owner: list[int], claims: list[Claim]) -> list[list[int]]:
-    """Give every place of the layout to a member that subscribes to its topic; `owner` is what `settle` found."""
+    """Give every place of the layout to a member that subscribes to its topic; `owner` comes from `settle`."""
     shares, free = _kept(layout, owner, claims)
     active = [member for member, topics in enumerate(layout.wanted) if topics]
     if len(set(layout.wanted) - {frozenset()}) <= 1:
@@ -141,7 +142,7 @@ def share(layout: Layout, owner: list[int], claims: list[Claim]) -> list[list[in
 
 
 def _kept(layout: Layout, owner: list[int], claims: list[Claim]) -> tuple[list[list[int]], Sequence[int]]:
-    """Leave every place with its rightful owner if that still subscribes; the rest is free. All in order."""
+    """Leave every place with its rightful owner if that still subscribes; the rest is free. All lists are in order."""
     shares = [sorted(places) for _, places in claims]
     claimed = sum(map(len, shares))
     if not claimed:
@@ -164,7 +165,7 @@ def _kept(layout: Layout, owner: list[int], claims: list[Claim]) -> tuple[list[l
 
 
 def _places_of(member: int, owner: list[int]) -> list[int]:
-    """All places of one member in order, as fast as the list is searched: it holds few of them."""
+    """All places of one member in order, found as fast as a list can be searched: it holds few of them."""
     found: list[int] = []
     place = -1
     with suppress(ValueError):
@@ -192,9 +193,9 @@ def _share_equally(layout: Layout, shares: list[list[int]], active: list[int], f
 def _release(
     layout: Layout, shares: list[list[int]], active: list[int], quota: int, larger: int
 ) -> tuple[list[int], int]:
-    """Take from every member what it holds over its quota; return that, and how many may still have one more.
+    """Take from every member what it holds above its quota; return that, and how many may still have one more.
 
-    Low partition numbers are kept, across all topics, so that a large owner stays spread over the topics.
+    Low partition numbers are kept in all topics, so that a large owner stays spread over the topics.
     """
     released: list[int] = []
     over = [member for member in active if len(shares[member]) > quota]

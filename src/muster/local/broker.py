@@ -1,4 +1,4 @@
-"""A broker of muster on this machine, or a coordinator beside Apache Kafka, each in its own process."""
+"""A broker of muster on this machine, or a coordinator for groups of Apache Kafka, each in its own process."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ _READY = re.compile(r"^muster \S+ ready on (\S+) ", re.MULTILINE)
 
 
 class _Command(LocalServer):
-    """A process of the command `muster` that reports when it is ready: another server could listen on its port."""
+    """A process of the command `muster`. It reports when it is ready: something that listens on its port may be another
+    server."""
 
     def arguments(self) -> list[str]:
-        """The arguments of `muster` that it is started with."""
+        """The arguments of `muster` with which it is started."""
         raise NotImplementedError
 
     def command(self) -> list[str]:
-        """The command line to start it with."""
+        """The command line that starts it."""
         return [sys.executable, "-m", "muster", *self.arguments()]
 
     def is_ready(self) -> bool:
@@ -54,12 +55,12 @@ class LocalBroker(_Command):
 
     @property
     def bootstrap(self) -> str:
-        """Its address, by the name that clients' settings have."""
+        """Its address, under the name of the clients' setting."""
         return self.address
 
     @property
     def data_dir(self) -> Path:
-        """Its folder of topics and groups."""
+        """The folder of its topics and groups."""
         return self.folder / "data"
 
     @property
@@ -70,7 +71,7 @@ class LocalBroker(_Command):
         return self.data_dir.exists() and not (self.data_dir / CLEAN_SHUTDOWN_FILE).exists()
 
     def arguments(self) -> list[str]:
-        """The arguments of `muster` that it is started with."""
+        """The arguments of `muster` with which it is started."""
         self.port = self.port or free_ports(1)[0]
         arguments = [self.COMMAND, "--host", LOOPBACK, "--port", str(self.port), "--data-dir", str(self.data_dir)]
         if self._zookeeper is not None:
@@ -104,7 +105,7 @@ class LocalCoordinator(_Command):
         return f"{LOOPBACK}:{self._members_port}"
 
     def arguments(self) -> list[str]:
-        """The arguments of `muster` that it is started with."""
+        """The arguments of `muster` with which it is started."""
         if not self.port:
             self.port, self._members_port = free_ports(2)
         arguments = ["coordinator", "--host", LOOPBACK, "--port", str(self.port)]

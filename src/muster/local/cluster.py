@@ -29,9 +29,9 @@ def check_kazoo() -> None:
 class LocalCluster(RunsInBlock):
     """Brokers 1, 2, … and their ZooKeeper, in one folder, each with its own subfolder.
 
-    With `port_base` the brokers listen on that port and the next ones, ZooKeeper's servers on the following; without it
-    free ports are used. With `metrics_port_base` the brokers serve metrics on that port and the next ones. It stops
-    brokers first. If one server does not start, all end.
+    With `port_base` the brokers listen on that port and the next ones, and ZooKeeper's servers on those that follow;
+    without it free ports are used. With `metrics_port_base` the brokers serve metrics on that port and the next ones.
+    Brokers are stopped before ZooKeeper. If one server does not start, all are stopped.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class LocalCluster(RunsInBlock):
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
         """`settings` are those of `muster serve -o`, for each broker. `fsync` is ZooKeeper's. `kind` is the brokers'
-        class. `say` is called with the reason when a start takes long."""
+        class. `say` is called with the reason if starting takes long."""
         self.folder = folder.absolute()
         self._say = say
         # A unique name: keepers of an earlier run in this folder must not mistake this run for theirs.
@@ -105,7 +105,7 @@ class LocalCluster(RunsInBlock):
         self.ensemble.start()
         if killed:
             self._say(
-                f"waiting for {', '.join(killed)}: killed in the last run, and back when their old session with "
+                f"waiting for {', '.join(killed)}: killed in the last run; they return when their old session with "
                 "ZooKeeper expires (zookeeper.session.timeout.ms)"
             )
         try:
@@ -114,7 +114,7 @@ class LocalCluster(RunsInBlock):
             for broker in self.brokers.values():
                 broker.wait_until_ready()
         except ServerFailedError:
-            # Cleanly: one that is killed has to wait for the end of its session the next time.
+            # Cleanly: a killed broker has to wait for the end of its session the next time.
             self.stop()
             raise
 

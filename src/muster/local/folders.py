@@ -16,7 +16,7 @@ def alone(lock: Path, message: str) -> Iterator[None]:
     """Hold the lock of a file, which is created, within the block.
 
     Raises:
-        ConfigError: another process holds it; `message` says so.
+        ConfigError: another process holds it; `message` is its text.
     """
     with lock.open("a") as file:
         try:
@@ -28,8 +28,8 @@ def alone(lock: Path, message: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def workplace(folder: Path, command: str) -> Iterator[None]:
-    """An empty folder for a command that puts its results there, its own within the block. What an earlier run of the
-    same command has left is deleted.
+    """An empty folder for a command's results, locked within the block. What an earlier run of the same command left is
+    deleted.
 
     Raises:
         ConfigError: it has other files, or the command is running there.

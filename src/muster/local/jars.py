@@ -1,6 +1,6 @@
 """Finding ZooKeeper's jars: an unpacked release, muster's cache, Debian's package, or Maven, which fetches them once.
 
-A fetched folder has a list of its files and their sums: an incomplete or changed one is fetched again.
+A fetched folder has a list of its files and their checksums: an incomplete or changed folder is fetched again.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def zookeeper_classpath(progress: ReportProgress | None = None) -> str:
             return f"{DEBIAN_JARS}/*"
         if shutil.which("mvn") is None:
             raise ConfigError(
-                "ZooKeeper is not installed: install Debian's package `zookeeper`; or Maven, with which it is "
-                "fetched once; or unpack a release from Apache and set ZOOKEEPER_HOME to its folder"
+                "ZooKeeper is not installed: install Debian's package `zookeeper`; or Maven, which then fetches it "
+                "once; or unpack a release from Apache and set ZOOKEEPER_HOME to its folder"
             )
         fetch(ZOOKEEPER_POM, folder, f"ZooKeeper {ZOOKEEPER_VERSION}", progress=progress)
     return f"{folder}/*"
@@ -61,7 +61,7 @@ def fetch(
     progress: ReportProgress | None = None,
 ) -> None:
     """Let Maven fetch the jars that a project file names into a folder of the cache, unless it has them. Several
-    processes may ask for the same folder concurrently.
+    processes can ask for the same folder concurrently.
 
     Raises:
         ConfigError: Maven is not installed, it cannot fetch them, or they cannot be stored there.
@@ -86,7 +86,7 @@ def _fetch(pom: Path, folder: Path, what: str, properties: Mapping[str, str], pr
         for path in sorted(partial.iterdir()):
             if not _is_jar(path):
                 raise ConfigError(
-                    f"Maven has a damaged {path.name}: remove it from Maven's own repository, and try again"
+                    f"Maven's copy of {path.name} is damaged: remove it from Maven's own repository, and try again"
                 )
             listing.append(f"{_sum(path)}  {path.name}\n")
         (partial / LISTING).write_text("".join(listing))

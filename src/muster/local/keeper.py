@@ -7,8 +7,8 @@ it ends, so that a program that is killed leaves no server behind, and several p
 counting each other. The keeper holds no lock while the server is in use; once it can get the lock exclusively, it ends
 the server, and keeps the lock until the server is gone: a newcomer waits for that and starts another.
 
-It also holds the lock on PIDFILE while the server runs (`server.pid_in` looks at that), and ends as the server did. It
-runs as a script, without the package, so that it is small and starts quickly.
+It also holds the lock on PIDFILE while the server runs (`server.pid_in` looks at that), and ends the same way as the
+server. It runs as a script, without the package, so that it is small and starts quickly.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main() -> int:
                     continue
                 break
         finally:
-            # Its data is no longer needed, and an orderly end takes some servers ten seconds.
+            # Its data is no longer needed, and some servers take ten seconds to end cleanly.
             server.kill()
             server.wait()
             running.truncate(0)

@@ -17,7 +17,7 @@ atexit.register(_reserved.close)
 
 
 def free_ports(count: int) -> list[int]:
-    """Free ports of the loopback interface, below those that the system hands to outgoing connections.
+    """Free ports of the loopback interface, below those that the system uses for outgoing connections.
 
     On Linux they stay reserved for this process as long as it lives, so that no other caller, here or in another
     process, gets one before its server listens, or while that is killed and restarted. Each is bound to a socket that
@@ -33,7 +33,7 @@ def free_ports(count: int) -> list[int]:
             probe.close()
             continue
         if sys.platform == "linux":
-            # Set after the bind, which must fail if another socket has the port, whatever that one allows.
+            # Set after the bind, which must fail if another socket has the port, whatever options that socket has.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             _reserved.enter_context(probe)
         else:
@@ -51,7 +51,7 @@ def check_free(port: int, whose: str) -> None:
         ConfigError: it is taken, or not a valid port.
     """
     with socket.socket() as probe:
-        # A server that ended a moment ago has left connections behind, which do not count.
+        # A server that ended a moment ago leaves connections behind, which do not count.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))

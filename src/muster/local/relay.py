@@ -19,14 +19,14 @@ _PATIENCE_S = 5.0
 class Relay:
     """Listens on a port, and forwards each connection to `target`. A context manager.
 
-    What the target sends back may be late by `delay_ms`, or held altogether (`hold`, `release`); what is sent to the
-    target passes immediately. The end of a connection passes in order, as bytes do. Bytes that are held when all
-    connections are ended (`cut`) are lost.
+    Data from the target can be delayed by `delay_ms`, or held altogether (`hold`, `release`); data to the target passes
+    immediately. The end of a connection passes in order, as bytes do. Bytes that are held when all connections are
+    ended (`cut`) are lost.
     """
 
     def __init__(self, target: int, *, patience_s: float = _PATIENCE_S) -> None:
-        """`target` is a port of the loopback interface, at which nothing has to listen yet: a connection waits for it
-        for `patience_s`."""
+        """`target` is a port of the loopback interface; nothing has to listen there yet: a connection waits
+        `patience_s` for it."""
         self.target = target
         self._patience_s = patience_s
         self.delay_ms = 0
@@ -44,7 +44,7 @@ class Relay:
         self._free.clear()
 
     def release(self) -> None:
-        """Pass on what was held, and everything that follows."""
+        """Pass on the data that was held, and all that follows."""
         self._free.set()
 
     def cut(self) -> None:
@@ -93,8 +93,9 @@ class Relay:
     def _connect(self) -> socket.socket | None:
         """A connection to the target, with a short wait for the target to listen.
 
-        The sequence: a server votes for another, and connects before that one listens. Without a relay it is refused,
-        and tries again; one that is accepted and dropped votes again, and the other waits 30 s for it.
+        This happens: a server votes for another, and connects before that one listens. Without a relay its connection
+        is refused, and it tries again; if it were accepted and dropped, it would vote again, and the other would wait
+        30 s for it.
         """
         deadline = time.monotonic() + self._patience_s
         while not self._closed:
@@ -126,7 +127,7 @@ class Relay:
         self._end(far)
 
     def _take(self, far: socket.socket, late: queue.SimpleQueue[tuple[float, bytes]]) -> None:
-        """Bytes from the target into the queue; the empty ones say that it has ended."""
+        """Bytes from the target into the queue; empty bytes say that the connection has ended."""
         data = b"."
         while data:
             try:

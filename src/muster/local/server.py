@@ -1,7 +1,7 @@
-"""A private server, in a process that ends when the caller does, however that ends (`keeper.py`): it can be started,
-frozen, killed, restarted on its data, and stopped.
+"""A private server, in a process that ends when the caller does, however the caller ends (`keeper.py`): it can be
+started, frozen, killed, restarted on its data, and stopped.
 
-All calls block; from asyncio they belong in a thread.
+All calls block; in asyncio, make them in a thread.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class ServerFailedError(MusterError):
 
 @contextlib.contextmanager
 def held(users: Path) -> Iterator[None]:
-    """Keep the servers of a `users` file running until the block is left, or until this process and those that it
-    has forked have ended."""
+    """Keep the servers of a `users` file running until the block is left, or until this process and all that it has
+    forked have ended."""
     users.parent.mkdir(parents=True, exist_ok=True)
     with users.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
@@ -42,8 +42,8 @@ def held(users: Path) -> Iterator[None]:
 
 
 def keep(command: Sequence[str], users: Path, pidfile: Path, logfile: Path) -> subprocess.Popen[bytes]:
-    """Start a server that runs for as long as a process holds the lock on `users`; returns its keeper, which ends as
-    the server does.
+    """Start a server that runs for as long as a process holds the lock on `users`; returns its keeper, which ends the
+    same way as the server.
 
     It has its own session: Ctrl-C in a terminal reaches only the caller."""
     keeper = [sys.executable, "-I", "-S", str(Path(__file__).with_name("keeper.py")), str(users), str(pidfile)]
@@ -67,7 +67,8 @@ def pid_in(folder: Path) -> int | None:
 
 
 class RunsInBlock:
-    """A context manager: what it starts runs in the block, and is stopped at its end, or killed if an error ends it.
+    """A context manager: what it starts runs within the block, and is stopped when the block ends, or killed if an
+    error ends the block.
 
     `users` is the file whose shared lock keeps it running (`held`).
     """
@@ -85,7 +86,7 @@ class RunsInBlock:
         raise NotImplementedError
 
     def _set_up(self, block: contextlib.ExitStack) -> None:
-        """Prepare what is needed before the lock is held, and return what must be done after it is released."""
+        """Prepare what is needed before the lock is held; the result is what must be done after it is released."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -103,13 +104,13 @@ class RunsInBlock:
             if error is None:
                 self.stop()
         finally:
-            self._held.close()  # what is left is killed by its keeper
+            self._held.close()  # the keeper kills what is left
 
 
 class LocalServer(RunsInBlock):
     """One server with a folder of its own. A subclass says how it is started, and when it is ready.
 
-    `users` is its own unless several servers share one.
+    It has its own `users` file unless several servers share one.
     """
 
     def __init__(self, name: str, folder: Path, port: int = 0, users: Path | None = None) -> None:
@@ -123,11 +124,11 @@ class LocalServer(RunsInBlock):
         self._log_from = 0
 
     def command(self) -> list[str]:
-        """The command line to start it with; writes its configuration."""
+        """The command line that starts it; writes its configuration."""
         raise NotImplementedError
 
     def is_ready(self) -> bool:
-        """Whether it serves. It was launched."""
+        """Whether it serves. Called after it was launched."""
         raise NotImplementedError
 
     @property
@@ -137,12 +138,12 @@ class LocalServer(RunsInBlock):
 
     @property
     def log_file(self) -> Path:
-        """What it has printed since its folder was created."""
+        """Its output since its folder was created."""
         return self.folder / "server.log"
 
     @property
     def log(self) -> str:
-        """What it has printed since it was last started."""
+        """Its output since it was last started."""
         if not self.log_file.exists():
             return ""
         return self.log_file.read_bytes()[self._log_from :].decode(errors="replace")
@@ -193,7 +194,7 @@ class LocalServer(RunsInBlock):
         """Return when it serves."""
         assert self._process is not None, "launch it first"
         deadline = time.monotonic() + START_TIMEOUT_S
-        # A quick server may serve before its keeper has written down its process id.
+        # A quick server may serve before its keeper has written the process id.
         while not (self._process.poll() is None and self.is_ready() and self.pid is not None):
             if self.ending is not None:
                 raise ServerFailedError(f"{self.name} ended with {self.ending}; its last output:\n{self.last_words()}")
@@ -202,7 +203,7 @@ class LocalServer(RunsInBlock):
             time.sleep(_POLL_INTERVAL_S)
 
     def freeze(self) -> None:
-        """Stop its process where it is (SIGSTOP); returns when all threads have stopped."""
+        """Freeze its process (SIGSTOP); returns when all threads have stopped."""
         self._signal(signal.SIGSTOP)
         self.is_frozen = True
         tasks = Path(f"/proc/{self.pid}/task")
@@ -215,7 +216,7 @@ class LocalServer(RunsInBlock):
         self.is_frozen = False
 
     def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
-        """End its process with a signal and wait until it is gone; `start` brings it back on its data."""
+        """End its process with a signal and wait until it is gone; `start` starts it again on its data."""
         self.strike(how)
         self._wait_until_gone()
 
@@ -233,7 +234,7 @@ class LocalServer(RunsInBlock):
         except ProcessLookupError:
             self._end_by_keeper()
             return
-        with contextlib.suppress(ProcessLookupError):  # it has already ended, and its keeper is about to
+        with contextlib.suppress(ProcessLookupError):  # it has already ended, and its keeper is about to end
             self._signal(signal.SIGCONT)
         self.is_frozen = False
 
@@ -255,7 +256,7 @@ class LocalServer(RunsInBlock):
             self.wait_for_its_end()
 
     def let_go(self) -> None:
-        """Forget that this object started it: it keeps running while other processes hold its users' file."""
+        """Forget that this object started it: it keeps running while other processes hold its `users` file."""
         if self._process is not None:
             self._process.returncode = 0
             self._process = None

@@ -15,14 +15,14 @@ from muster.local.relay import Relay
 from muster.local.server import LocalServer, RunsInBlock, ServerFailedError
 
 SETTINGS: Mapping[str, object] = {
-    "tickTime": 500,  # sessions may be as short as that, and are checked as often
+    "tickTime": 500,  # sessions can be as short as that, and are checked at that interval
     "minSessionTimeout": 500,
     "maxSessionTimeout": 120_000,
     "clientPortAddress": LOOPBACK,
     "maxClientCnxns": 0,
     "admin.enableServer": "false",
     "4lw.commands.whitelist": "*",
-    # In ticks: that is 30 s: a busy machine must not make a server leave its ensemble.
+    # In ticks, 30 s in all: a busy machine must not make a server leave its ensemble.
     "initLimit": 60,
     "syncLimit": 60,
 }
@@ -46,7 +46,7 @@ class ZooKeeperServer(LocalServer):
         number: int = 1,
         settings: Mapping[str, object] | None = None,
     ) -> None:
-        """`members` are the lines `server.N=…` of an ensemble, in which this is server `number`. `settings` come before
+        """`members` are the lines `server.N=…` of an ensemble, in which this is server `number`. `settings` override
         `SETTINGS`."""
         super().__init__(name, folder, port, users)
         self._fsync = fsync
@@ -55,7 +55,7 @@ class ZooKeeperServer(LocalServer):
         self.number = number
 
     def classpath(self) -> str:
-        """Where its classes are."""
+        """The class path with its classes."""
         return zookeeper_classpath()
 
     def java(self) -> str:
@@ -63,12 +63,12 @@ class ZooKeeperServer(LocalServer):
         return find_java("ZooKeeper")
 
     def command(self) -> list[str]:
-        """The command line to start it with; writes its configuration."""
+        """The command line that starts it; writes its configuration."""
         self.port = self.port or free_ports(1)[0]
         data = self.folder / "data"
         data.mkdir(exist_ok=True)
         settings = {**self._settings, "dataDir": data, "clientPort": self.port}
-        # Java reads the file as Latin-1, with the escapes of JSON: a folder may have any name.
+        # Java reads the file as Latin-1, with JSON's escapes: a folder can have any name.
         lines = [f"{key}={json.dumps(str(value))[1:-1]}\n" for key, value in settings.items()]
         if self._members:
             lines += [f"{line}\n" for line in self._members]
@@ -78,12 +78,12 @@ class ZooKeeperServer(LocalServer):
         options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
         options += [f"-Dzookeeper.forceSync={'yes' if self._fsync else 'no'}"]
         options += ["-Dorg.slf4j.simpleLogger.showDateTime=true", "-cp", self.classpath()]
-        # The locale decides how Java writes names of files. Without members it starts as a single server.
+        # The locale decides how Java encodes file names. Without members it starts as a single server.
         java = ["/usr/bin/env", "LC_ALL=C.UTF-8", self.java(), *options]
         return [*java, "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(configuration)]
 
     def is_ready(self) -> bool:
-        """Whether it serves, in an ensemble: with a quorum. Another server that has its port is not mistaken for it.
+        """Whether it serves; in an ensemble, with a quorum. Another server that has its port is not mistaken for it.
 
         It answers `ruok` before it serves, and may never answer a request that arrived slightly too early.
         """
@@ -115,10 +115,10 @@ class ZooKeeperServer(LocalServer):
 
 
 class Ensemble(RunsInBlock):
-    """Servers that are one ZooKeeper: while a majority runs, it serves.
+    """Servers that form one ensemble, which serves while a majority of them runs.
 
-    `ports` are those for clients, one for each server. With `relayed` a server reaches the others by relays of this
-    process, so that tests can make it lag.
+    `ports` are those for clients, one for each server. With `relayed` a server reaches the others through relays in
+    this process, so that tests can make it lag.
     """
 
     def __init__(
@@ -166,8 +166,8 @@ class Ensemble(RunsInBlock):
 
     @contextlib.contextmanager
     def lagging(self, server: ZooKeeperServer) -> Iterator[None]:
-        """In the block a follower learns nothing from its leader: it keeps answering reads from stale data,
-        and its sessions believe they are connected. Afterwards it catches up.
+        """Within the block a follower learns nothing from its leader: it keeps answering reads from stale data, and its
+        sessions believe that they are connected. Afterwards it catches up.
 
         Consequences: the leader does not hear from the sessions of that server, so each expires after its timeout, with
         its ephemeral nodes; the session is not notified. After `syncLimit` ticks, 30 s if it is not set, the server
@@ -210,7 +210,7 @@ class Ensemble(RunsInBlock):
 
     @property
     def followers(self) -> list[ZooKeeperServer]:
-        """The others that serve."""
+        """The other servers that serve."""
         return [server for server in self.servers if server.mode == "follower"]
 
     def start(self) -> None:

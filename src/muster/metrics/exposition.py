@@ -27,7 +27,7 @@ def text_page(status: int, text: str) -> Page:
 
 
 def check_installed() -> None:
-    """Check that the library is installed, before a port is opened.
+    """Check, before a port is opened, that the library is installed.
 
     Raises:
         ConfigError: it is not.

@@ -1,6 +1,6 @@
 """Families of samples: measurements as values. exposition.py encodes them for Prometheus.
 
-Names are those that the JMX exporter of Prometheus gives to Kafka's own MBeans (its example `kafka-2_0_0.yml`,
+Names are those that Prometheus's JMX exporter gives to Kafka's own MBeans (its example `kafka-2_0_0.yml`,
 otherwise its default rule), so that dashboards and alerts for Kafka work here too.
 """
 

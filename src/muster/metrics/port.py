@@ -1,7 +1,7 @@
 """A port for metrics: GET and HEAD over HTTP, by the standard library's server in its own threads.
 
-So it responds even while a broker's event loop is busy. Peers are not trusted: a connection serves one request, stays
-open for at most DEADLINE_S, and at most MOST_AT_ONCE are served at a time.
+It therefore responds even while a broker's event loop is busy. Peers are not trusted: a connection serves one request,
+stays open for at most DEADLINE_S, and at most MOST_AT_ONCE are served at a time.
 
 A page is a function of the request's Accept header. Concurrent requests for a page, and those within a second, share
 one response.

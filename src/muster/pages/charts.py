@@ -85,7 +85,7 @@ def text(x: float, y: float, content: str, class_: str = "label", **attributes: 
 
 
 def clock(milliseconds: int) -> str:
-    """A duration for people: 850 ms, 12.4 s, 2:05 min."""
+    """A duration in readable form: 850 ms, 12.4 s, 2:05 min."""
     if 0 < milliseconds < 1_000:
         return f"{milliseconds} ms"
     if milliseconds < 120_000:
@@ -242,7 +242,7 @@ def timeline(
         )
         shapes.append(_shade(shade, at, upper, lower))
     shapes += [_marker(marker, lane, at, top, bottom) for marker, lane in zip(markers, lanes, strict=True)]
-    # Above the markers' lines, which would cross them out.
+    # Above the markers' lines, which would otherwise run through them.
     shapes.append(tag("g", *(_name(band, at, top + band.row * row + row / 2) for band in bands), class_="names"))
     for tick_ms, name in _seconds(end_ms) if origin_ms is None else times_of_day(origin_ms, end_ms, 9):
         x = at(tick_ms)
@@ -275,7 +275,7 @@ def _band(band: Band, at: Scale, y: float, height: float) -> str:
 
 
 def _name(band: Band, at: Scale, middle: float) -> str:
-    """A band's name, where it has room for it."""
+    """A band's name, if there is room for it."""
     room = at(band.end_ms) - at(band.start_ms)
     return (
         text(at(band.start_ms) + 7, middle + 4, band.label, "name") if room > len(band.label) * CHARACTER + 12 else ""
@@ -293,7 +293,7 @@ def _shade(shade: Shade, at: Scale, top: float, bottom: float) -> str:
 
 
 def _lanes(markers: Sequence[NumberedLine], at: Scale) -> list[int]:
-    """The lane above the rows for each marker's number: the first in which it touches no other, of three."""
+    """The lane above the rows for each marker's number: the first of three in which it touches no other."""
     lanes, taken = [], [-math.inf] * 3
     for marker in markers:
         x = at(marker.start_ms)

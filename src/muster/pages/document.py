@@ -22,7 +22,7 @@ def document(title: str, *body: str) -> str:
 
 
 def tiles(figures: Iterable[tuple[str, float | str]]) -> str:
-    """Large figures for the top of a page, each under its name."""
+    """Large figures for the top of a page, each with its name above it."""
     entries = "".join(f"<div><dt>{escape(name)}</dt><dd>{value(figure)}</dd></div>" for name, figure in figures)
     return f'<dl class="tiles">{entries}</dl>' if entries else ""
 
@@ -34,7 +34,7 @@ def section(heading: str, hint: str, *body: str, anchor: str = "") -> str:
 
 
 def scroll(chart: str) -> str:
-    """A chart that can be moved sideways where the window is narrow."""
+    """A chart that can be scrolled sideways if the window is narrow."""
     return f'<div class="scroll" tabindex="0">{chart}</div>'
 
 

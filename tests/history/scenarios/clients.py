@@ -1,4 +1,4 @@
-"""The kinds of client that play members: how each is started, and Kafka's settings as it wants them."""
+"""The kinds of client that play members: how each is started, and Kafka's settings in the form that it takes."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ QUICK = {
 """A member's settings unless a script says otherwise: short, so that a scenario lasts a minute at most."""
 
 SETTLED_BY_THE_BROKER = ("session.timeout.ms", "heartbeat.interval.ms", "partition.assignment.strategy")
-"""Settings that a member of KIP-848's protocol may not bring."""
+"""Settings that a member of KIP-848's protocol must not have."""
 
 
 @dataclass(frozen=True)
 class Flavour:
-    """A client and how it takes part: protocol `range`, `cooperative`, `consumer` (KIP-848) or `share`
+    """A client and the protocol that it uses: `range`, `cooperative`, `consumer` (KIP-848) or `share`
     (KIP-932, Java only)."""
 
     client: str
@@ -54,7 +54,7 @@ class Flavour:
         return self.protocol == "consumer"
 
     def config(self, bootstrap: str, group: str, client_id: str, changes: Mapping[str, str]) -> dict[str, str]:
-        """A member's settings by Kafka's names."""
+        """A member's settings, by Kafka's names."""
         config = {"bootstrap.servers": bootstrap, "group.id": group, "client.id": client_id, **QUICK}
         if self.protocol == "share":
             config = {name: value for name, value in config.items() if name not in QUICK}
@@ -68,7 +68,7 @@ class Flavour:
 
 
 def command(flavour: Flavour, spec: Mapping[str, Any]) -> list[str]:
-    """The command line that begins a member, in the folder of the repository."""
+    """The command line that starts a member, in the folder of the repository."""
     if flavour.client == "java":
         return java_program("ScriptedMember", json.dumps(spec), heap="64m")
     if flavour.client == "franz":

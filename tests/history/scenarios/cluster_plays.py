@@ -1,4 +1,4 @@
-"""Scripts on three brokers, in which a group's coordinator goes from one to another."""
+"""Scripts on three brokers, in which a group's coordinator moves from one to another."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Nodes:
     operator: Operator
     partitions: int
     earlier_logs: list[str] = field(default_factory=list)
-    """What nodes had logged before they were started again, which begins a new log."""
+    """What the nodes logged before they were started again, which begins a new log."""
     frozen: int = 0
 
     def partition_of(self, group: Group) -> int:
-        """The partition of `__consumer_offsets` that has the group's records, as Kafka computes it."""
+        """The partition of `__consumer_offsets` with the group's records, computed as in Kafka."""
         code = 0
         for character in group.name:
             code = (31 * code + ord(character)) & 0xFFFFFFFF
@@ -45,23 +45,23 @@ class Nodes:
         return int(found["leader"])
 
     def move(self, group: Group, node: int) -> None:
-        """Have another node coordinate the group, as an orderly change of leaders."""
-        group.seen()  # the topic is there from the first look for a coordinator on
+        """Make another node the group's coordinator by a planned change of leaders."""
+        group.seen()  # the topic exists once a coordinator has been looked up
         self.operator.ask("lead", topic=OFFSETS, partition=self.partition_of(group), node=node)
         until(lambda: self.coordinator(group) == node, f"node {node} coordinates {group.name}")
 
     def kill(self, node: int) -> None:
-        """SIGKILL a broker, and wait until its partitions are led by others."""
+        """SIGKILL a broker, and wait until others lead its partitions."""
         self.earlier_logs.append(self.cluster.node(node).log)
         self.cluster.node(node).kill()
 
     def stop(self, node: int) -> None:
-        """End a broker in good order: it hands its leaderships over first."""
+        """Stop a broker cleanly: it hands its leaderships over first."""
         self.earlier_logs.append(self.cluster.node(node).log)
         self.cluster.node(node).stop()
 
     def restart(self, node: int) -> None:
-        """Start a broker again, and wait until it has what the others have."""
+        """Start a broker again, and wait until it has caught up."""
         self.cluster.node(node).start()
         until(self._in_sync, f"node {node} is in sync")
 
@@ -73,7 +73,7 @@ class Nodes:
         self.frozen = pid
 
     def thaw(self, node: int) -> None:
-        """SIGCONT, and wait until it has what the others have."""
+        """SIGCONT, and wait until it has caught up."""
         os.kill(self.frozen, signal.SIGCONT)
         until(self._in_sync, f"node {node} is in sync")
 
@@ -82,18 +82,18 @@ class Nodes:
         return all(each["in_sync"] == self.cluster.size for each in told)
 
     def logs(self) -> list[str]:
-        """What all nodes have logged."""
+        """The log lines of all nodes."""
         return [*self.earlier_logs, *(self.cluster.node(node).log for node in range(1, self.cluster.size + 1))]
 
 
 @dataclass
 class Alone:
-    """A broker of muster's alone, which coordinates every group."""
+    """A single broker of muster, which coordinates every group."""
 
     broker: BrokerProcess
 
     def move(self, group: Group, node: int) -> None:
-        """Nothing has to move."""
+        """Nothing to move."""
 
     def kill(self, _: int) -> None:
         """SIGKILL it."""
@@ -149,7 +149,7 @@ def coordinator_led_elsewhere(stage: Stage, flavour: Flavour) -> None:
 
 @contextlib.contextmanager
 def _lost(stage: Stage, group: Group, about: str) -> Iterator[None]:
-    """What costs librdkafka's classic members their membership, and others not: those find the coordinator in time."""
+    """An act that makes librdkafka's classic members lose their membership; all others find the coordinator in time."""
     flavour = group.flavour
     if flavour.client == "confluent" and not flavour.next_generation:
         with stage.happens(group, "coordinator_moved", about, also=["session_expired", "joined"]):
@@ -161,7 +161,7 @@ def _lost(stage: Stage, group: Group, about: str) -> Iterator[None]:
 
 @play(MAIN, clusters=THREE)
 def coordinator_frozen(stage: Stage, flavour: Flavour) -> None:
-    """The coordinator's broker stands still, as in a long collection of garbage, and another one takes over."""
+    """The coordinator's broker is frozen, as in a long garbage collection, and another one takes over."""
     nodes = nodes_of(stage)
     group = _three(stage, flavour)
     nodes.freeze(2)
@@ -174,7 +174,7 @@ def coordinator_frozen(stage: Stage, flavour: Flavour) -> None:
 
 @play(MAIN, clusters=(*THREE, "muster"))
 def coordinator_restarted(stage: Stage, flavour: Flavour) -> None:
-    """The coordinator's broker, which is the controller besides, is down for 15 s; nobody takes over."""
+    """The coordinator's broker, which is also the controller, is down for 15 s; no other broker takes over."""
     nodes = stage.cluster
     assert isinstance(nodes, Nodes | Alone)
     group = _three(stage, flavour, node=1)

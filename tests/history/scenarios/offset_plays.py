@@ -1,4 +1,4 @@
-"""Scripts about committed offsets, operators, and groups that are not of the usual kind."""
+"""Scripts about committed offsets, operators, and unusual groups."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def simple(stage: Stage, flavour: Flavour) -> None:
 
 @play([RANGE, CONSUMER, CONFLUENT[1]], clusters=BOTH)
 def without_commits(stage: Stage, flavour: Flavour) -> None:
-    """A group that never commits: one of three is killed, another leaves. Nothing tells the one from the other."""
+    """A group that never commits: one of three is killed, another leaves. Nothing distinguishes the two."""
     _, _, members = stage.running(flavour, 3, commit="none", for_s=6)
     stage.killed(members[1], also=["left"])
     stage.go_on(6)
@@ -64,7 +64,8 @@ def idle_topic(stage: Stage, flavour: Flavour) -> None:
 
 @play([RANGE, COOPERATIVE, CONFLUENT[0]])
 def proportions(stage: Stage, flavour: Flavour) -> None:
-    """A session of 9 s and a poll interval of 60 s, as 45 s and 5 minutes by default: a crash, and a slow handler."""
+    """A session of 9 s and a poll interval of 60 s, in proportion to the defaults of 45 s and 5 minutes: a crash, and a
+    slow handler."""
     _, group, members = stage.running(
         flavour,
         3,
@@ -82,7 +83,8 @@ def proportions(stage: Stage, flavour: Flavour) -> None:
 
 @play([*CLASSIC, CONSUMER], clusters=BOTH)
 def removed_by_an_operator(stage: Stage, flavour: Flavour) -> None:
-    """An operator removes a static member that is gone for good; then one that lives, which comes back at once."""
+    """An operator removes a static member whose process has ended; then one that is alive, which rejoins
+    immediately."""
     topic = stage.topic("t")
     timeout = {} if flavour.next_generation else {"session.timeout.ms": "60000", "max.poll.interval.ms": "60000"}
     group = stage.group(flavour, timeout)
@@ -117,11 +119,11 @@ def expired(stage: Stage, flavour: Flavour) -> None:
 
 @play([RANGE, COOPERATIVE, CONSUMER, CONFLUENT[0]], clusters=BOTH)
 def topic_created(stage: Stage, flavour: Flavour) -> None:
-    """Of two topics that a group subscribes to, one is there from the beginning; the other is created later."""
+    """Of two topics that a group subscribes to, one exists from the beginning; the other is created later."""
     first, name = stage.topic("t"), f"{stage.name}.u"
     group = stage.group(flavour)
     members = group.several(2)
-    # librdkafka tells the group of topics that are there only, and its leader asks again when it finds one missing.
+    # librdkafka subscribes the group only to topics that exist, and its leader asks again when it finds one missing.
     told, also = "partitions_added", ["leader_rejoined"] if flavour.client == "confluent" else []
     if flavour.client == "confluent":
         told = "subscription_changed"
@@ -139,7 +141,7 @@ def topic_created(stage: Stage, flavour: Flavour) -> None:
 
 @play([RANGE, COOPERATIVE, CONSUMER], clusters=BOTH)
 def topic_deleted(stage: Stage, flavour: Flavour) -> None:
-    """One of two topics is deleted. No cause is called so: what is found names the leader, where there is one."""
+    """One of two topics is deleted. No cause has that name: the cause found names the leader, if there is one."""
     first, second = stage.topic("t"), stage.topic("u")
     group = stage.group(flavour)
     members = group.several(2)
@@ -197,7 +199,7 @@ def upgraded(stage: Stage, flavour: Flavour) -> None:
 
 @play([RANGE])
 def connect(stage: Stage, flavour: Flavour) -> None:
-    """Two workers of Kafka Connect, whose group is of another protocol type; the second is killed."""
+    """Two workers of Kafka Connect, whose group has another protocol type; the second is killed."""
     group = stage.group(flavour, name="workers")
     group.protocol_type = "connect"
     first, second = Worker(group, "w1"), Worker(group, "w2")
@@ -215,7 +217,7 @@ def connect(stage: Stage, flavour: Flavour) -> None:
 
 @play([Flavour("java", "share")])
 def queue(stage: Stage, flavour: Flavour) -> None:
-    """A share group of two; without rules here, but its records are counted."""
+    """A share group of two; the rules do not cover it, but its records are counted."""
     topic = stage.topic("t")
     group = stage.group(flavour)
     with stage.quiet(group, "two members of a share group come, and one leaves"):
@@ -228,7 +230,7 @@ def queue(stage: Stage, flavour: Flavour) -> None:
 
 @play([Flavour("java", "streams")])
 def streams(stage: Stage, flavour: Flavour) -> None:
-    """A streams group (KIP-1071), as far as heartbeats go; without rules here, but its records are counted."""
+    """A streams group (KIP-1071), with heartbeats only; the rules do not cover it, but its records are counted."""
     topic = stage.topic("t")
     group = stage.group(flavour)
     port = int(stage.bootstrap.rpartition(":")[2])

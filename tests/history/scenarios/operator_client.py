@@ -11,18 +11,18 @@ from tests.history.scenarios.clients import java_program
 
 
 class OperatorError(Exception):
-    """What the admin client answered in place of a result: the name of its exception, and the text."""
+    """What the admin client answered instead of a result: the name of its exception, and the text."""
 
 
 class Operator:
-    """Does one thing at a time for however many scripts; a context manager."""
+    """Does one thing at a time, for any number of scripts; a context manager."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
         self._one_at_a_time = threading.Lock()
 
     def ask(self, do: str, **what: Any) -> Any:
-        """Have something done, and what came of it. OperatorError when the cluster refused."""
+        """Send a request; returns its result. Raises OperatorError if the cluster refused it."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with self._one_at_a_time:

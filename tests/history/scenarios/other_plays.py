@@ -1,4 +1,4 @@
-"""Scripts of groups that are no plain consumers: Kafka Streams by both of its protocols, a registry of schemas."""
+"""Scripts of groups that are not plain consumers: Kafka Streams with both of its protocols, a schema registry."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SETTINGS = ("session.timeout.ms", "heartbeat.interval.ms", "max.poll.interval.m
 
 @play([Flavour("java", "classic")], clusters=BOTH)
 def streams_app(stage: Stage, flavour: Flavour) -> None:
-    """Two instances of Kafka Streams by the classic protocol; the second is killed."""
+    """Two instances of Kafka Streams with the classic protocol; the second is killed."""
     group = stage.group(flavour)
     group.protocol_type = "consumer"
     source, sink = stage.topic("t"), stage.topic("out", idle=True)
@@ -40,7 +40,8 @@ def streams_app(stage: Stage, flavour: Flavour) -> None:
 
 @play([Flavour("java", "streams")])
 def streams_group(stage: Stage, flavour: Flavour) -> None:
-    """Two instances of Kafka Streams by its own protocol (KIP-1071); without rules here, but its records count."""
+    """Two instances of Kafka Streams with its own protocol (KIP-1071); the rules do not cover it, but its records are
+    counted."""
     group = stage.group(flavour)
     group.protocol_type = "streams"
     source, sink = stage.topic("t"), stage.topic("out", idle=True)
@@ -57,12 +58,12 @@ def streams_group(stage: Stage, flavour: Flavour) -> None:
 def _streams_members(stage: Stage, group: Group) -> int:
     try:
         return int(stage.operator.ask("streams_members", group=group.name)["members"])
-    except OperatorError:  # it is not there yet
+    except OperatorError:  # it does not exist yet
         return 0
 
 
 def _app(stage: Stage, group: Group, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-    """Start an instance. Its program is compiled as it is started: its jars are needed by nobody else."""
+    """Start an instance. Its program is compiled only when it is started, because nothing else needs its jars."""
     jars = f"{fetched_jars('streams', STREAMS_VERSION)}/*"
     source, sink, *more = arguments
     settings = {
@@ -89,7 +90,7 @@ def _app(stage: Stage, group: Group, name: str, *arguments: str) -> subprocess.P
 
 @play([Flavour("muster", "sr")], clusters=BOTH)
 def registry(stage: Stage, flavour: Flavour) -> None:
-    """Three nodes of a registry of schemas, whose group has no topics; one is killed, one is stopped."""
+    """Three nodes of a schema registry, whose group has no topics; one is killed, one is stopped."""
     group = stage.group(flavour)
     group.protocol_type = "sr"
     with stage.happens(group, "started", "a node starts"):

@@ -1,7 +1,7 @@
 """The scripts: what happens to a group, and why it rebalances then. Each is played with several clients and protocols.
 
-A recorded scenario is called as its script and its flavour, such as `crash-java-cooperative`. Scripts of three brokers
-are in cluster_plays.py.
+A recorded scenario is named after its script and its flavour, such as `crash-java-cooperative`. Scripts of three
+brokers are in cluster_plays.py.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LONG_SESSION = {"session.timeout.ms": "30000", "max.poll.interval.ms": "30000"}
 
 @dataclass(frozen=True)
 class Play:
-    """A script with one flavour, on the clusters it is for."""
+    """A script with one flavour, and the clusters on which it is played."""
 
     name: str
     script: Script
@@ -39,7 +39,7 @@ PLAYS: list[Play] = []
 
 
 def play(flavours: Iterable[Flavour], *, clusters: tuple[str, ...] = ("kafka",)) -> Callable[[Script], Script]:
-    """Have a script played with these."""
+    """Register a script with these flavours."""
 
     def note(script: Script) -> Script:
         title = script.__name__.replace("_", "-")
@@ -71,7 +71,7 @@ def life(stage: Stage, flavour: Flavour) -> None:
 
 @play([*MAIN, *OTHERS, MUSTER_COOPERATIVE], clusters=BOTH)
 def crash(stage: Stage, flavour: Flavour) -> None:
-    """One of three is killed, and is started again long after its session has expired."""
+    """One of three is killed, and is started again long after its session expired."""
     topic, group, members = stage.running(flavour, 3, for_s=4)
     stage.killed(members[1])
     stage.go_on(4)
@@ -80,17 +80,17 @@ def crash(stage: Stage, flavour: Flavour) -> None:
         again.subscribe(topic)
 
 
-# aiokafka's member stays in the group however long its handler takes, as long as nothing more is to be fetched.
+# aiokafka's member stays in the group however long its handler takes, as long as there is nothing more to fetch.
 @play([*MAIN, OTHERS[0], OTHERS[2], MUSTER_COOPERATIVE], clusters=BOTH)
 def slow(stage: Stage, flavour: Flavour) -> None:
-    """One of three handles a record for longer than its poll interval, and comes back when it has done so."""
+    """One of three handles a record for longer than its poll interval, and then comes back."""
     _, _, members = stage.running(flavour, 3, for_s=4)
     stage.overslept(members[1], 30)
 
 
 @play([*MAIN, OTHERS[0], OTHERS[2]], clusters=BOTH)
 def frozen(stage: Stage, flavour: Flavour) -> None:
-    """One of three stands still for longer than its session, and comes back."""
+    """One of three is frozen for longer than its session, and comes back."""
     _, group, members = stage.running(flavour, 3, for_s=4)
     with stage.happens(group, "session_expired", "m2 gets SIGSTOP"):
         members[1].freeze()
@@ -109,7 +109,7 @@ def two_crash(stage: Stage, flavour: Flavour) -> None:
 
 @play(MAIN, clusters=BOTH)
 def join_while_leaving(stage: Stage, flavour: Flavour) -> None:
-    """One joins at the moment at which another leaves."""
+    """One joins at the moment when another leaves."""
     topic = stage.topic("t")
     group = stage.group(flavour)
     members = group.several(3)
@@ -148,7 +148,7 @@ def emptied(stage: Stage, flavour: Flavour) -> None:
 
 
 def _redeploy(group: Group, member: Member, pause_s: float, *, static: bool = False) -> Member:
-    """End a member in good order, and start another in its place."""
+    """End a member cleanly, and start another to replace it."""
     topics = member.topics
     member.leave()
     time.sleep(pause_s)
@@ -199,7 +199,7 @@ def deploy_static_late(stage: Stage, flavour: Flavour) -> None:
 
 @play([JAVA[0], JAVA[1], CONFLUENT[0]], clusters=BOTH)
 def static_replaced(stage: Stage, flavour: Flavour) -> None:
-    """A static member is replaced by one that supports another assignor only; before, one takes its id over."""
+    """A process takes a static member's id over; then it is replaced by one that supports only another assignor."""
     topic = stage.topic("t", 6)
     names = _both_assignors(flavour)
     group = stage.group(flavour, {"partition.assignment.strategy": ",".join(names)})
@@ -211,7 +211,7 @@ def static_replaced(stage: Stage, flavour: Flavour) -> None:
         another.subscribe(topic)
         if flavour.client == "java":
             members[2].wait_for("fenced")
-        else:  # librdkafka's member knows, and does not tell through its Python client
+        else:  # librdkafka's member knows, but its Python client does not report it
             stage.go_on(3)
             members[2].process.kill()
     another.leave()
@@ -235,7 +235,7 @@ def _both_assignors(flavour: Flavour) -> list[str]:
 
 @play([*MAIN, OTHERS[0], OTHERS[2]], clusters=BOTH)
 def subscription(stage: Stage, flavour: Flavour) -> None:
-    """One of two members subscribes to a second topic, later to one less."""
+    """One of two members subscribes to a second topic, and later drops the first."""
     first, second = stage.topic("t"), stage.topic("u")
     group = stage.group(flavour)
     members = group.several(2)
@@ -251,7 +251,7 @@ def subscription(stage: Stage, flavour: Flavour) -> None:
 def partitions_added(stage: Stage, flavour: Flavour) -> None:
     """A topic of four partitions gets four more."""
     topic, group, _ = stage.running(flavour, 2, for_s=3)
-    # librdkafka's leader may look at the topic later than a follower, and asks for another rebalance then.
+    # librdkafka's leader may look at the topic later than a follower, and then asks for another rebalance.
     also = ["leader_rejoined"] if flavour.client == "confluent" else []
     with stage.happens(group, "partitions_added", "four partitions become eight", also=also):
         stage.add_partitions(topic, 8)
@@ -286,7 +286,7 @@ def leader_rejoins(stage: Stage, flavour: Flavour) -> None:
 
 @play([*MAIN, MUSTER_COOPERATIVE], clusters=BOTH)
 def flapping_crash(stage: Stage, flavour: Flavour) -> None:
-    """One of three is killed again and again, soon after it was started."""
+    """One of three is killed repeatedly, soon after it was started."""
     topic, group, _ = stage.running(flavour, 3)
     about = "m3 gets SIGKILL four times, and is started again after each"
     with stage.happens(group, "session_expired", about, also=["joined"], pattern="flapping"):
@@ -300,7 +300,7 @@ def flapping_crash(stage: Stage, flavour: Flavour) -> None:
 
 @play([JAVA[0], JAVA[1], CONFLUENT[1], CONFLUENT[2]], clusters=BOTH)
 def flapping_slow(stage: Stage, flavour: Flavour) -> None:
-    """One of three exceeds its poll interval again and again."""
+    """One of three repeatedly exceeds its poll interval."""
     _, group, members = stage.running(flavour, 3, {"max.poll.interval.ms": "6500"})
     about = "m3 handles records for longer than its poll interval four times"
     with stage.happens(group, "poll_interval_exceeded", about, also=["joined"], pattern="flapping"):

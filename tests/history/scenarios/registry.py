@@ -1,6 +1,6 @@
-"""A node of a registry of schemas: a member of a group whose protocol type is `sr`, which elects who writes.
+"""A node of a schema registry: a member of a group whose protocol type is `sr`, which elects the node that writes.
 
-Confluent's registry does so. Its members' metadata and their assignment are JSON, and know no topics.
+This is how Confluent's registry works. Its members' metadata and assignments are JSON without topics.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RegistryNode:
         self._thread.start()
 
     def stop(self, *, leaves: bool) -> None:
-        """End it in good order, or as a process that is killed."""
+        """End it cleanly, or as if its process had been killed."""
         self._leaves = leaves
         self._ended.set()
         self._thread.join(120)

@@ -1,4 +1,5 @@
-"""A way to a broker that is slow, or cut: a listener of its own, whose advertised port is here."""
+"""A proxy to a broker that can be slow, or cut: the broker has a separate listener for it, which advertises the proxy's
+port."""
 
 from __future__ import annotations
 
@@ -10,12 +11,12 @@ from types import TracebackType
 
 
 class Road:
-    """Carries bytes between clients and a broker's port; a context manager. Its own thread has the event loop."""
+    """Carries bytes between clients and a broker's port; a context manager. Its event loop runs in its own thread."""
 
     def __init__(self, port: int, to_port: int) -> None:
         self.bootstrap = f"127.0.0.1:{port}"
         self.delay_s = 0.0
-        """What is added to the way of each answer."""
+        """The delay added to each answer."""
         self._port, self._to_port = port, to_port
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -25,7 +26,7 @@ class Road:
 
     @contextlib.contextmanager
     def alone(self, delay_s: float = 0.0) -> Iterator[Road]:
-        """Have the road for one script: as slow as this, and mended behind it."""
+        """Reserve the road for one script: as slow as this, and mended afterwards."""
         with self._one_at_a_time:
             self.delay_s = delay_s
             try:
@@ -35,11 +36,11 @@ class Road:
                 self.mend()
 
     def cut(self) -> None:
-        """Carry nothing from now on; connections stay as they are."""
+        """Carry nothing from now on; connections stay open."""
         self._loop.call_soon_threadsafe(self._open.clear)
 
     def mend(self) -> None:
-        """Carry again, what was held back first."""
+        """Carry bytes again, beginning with those held back."""
         self._loop.call_soon_threadsafe(self._open.set)
 
     def __enter__(self) -> Road:

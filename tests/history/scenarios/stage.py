@@ -1,8 +1,8 @@
 """Where a scripted scenario is played: topics with a trickle of records, members as processes, and what was done when.
 
-A script does something to a group inside `stage.happens(group, cause, about)`, which notes the time, has it done, and
-waits until the group is at rest with just the members that the script left alive. Those windows are the truth that
-inferred causes are measured by. `stage.quiet(about)` notes a time in which no rebalance is expected.
+A script does something to a group inside `stage.happens(group, cause, about)`, which notes the time, runs the block,
+and waits until the group is at rest with exactly the members that the script left alive. Those windows are the truth
+against which inferred causes are measured. `stage.quiet(about)` notes a time in which no rebalance is expected.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ PATIENCE_S = 300.0
 """Only in case of a hang."""
 
 STILL_S = 1.5
-"""How long a group has to look the same to be at rest: a second phase of a cooperative rebalance begins sooner."""
+"""How long a group has to stay the same to be at rest: the second phase of a cooperative rebalance begins sooner."""
 
 
 class StageError(Exception):
-    """What a script waited for did not come, or a member ended by itself."""
+    """What a script waited for did not happen, or a member ended unexpectedly."""
 
 
 class Member:
@@ -60,42 +60,44 @@ class Member:
         assert self.process.stdout is not None
         with self.process.stdout as lines:
             for line in lines:
-                with contextlib.suppress(ValueError):  # the last line of a process that was killed may be torn
+                with contextlib.suppress(ValueError):  # the last line of a killed process may be incomplete
                     self.events.append(json.loads(line))
 
     def tell(self, do: str, **what: Any) -> None:
-        """Give a command."""
+        """Send a command."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({"do": do, **what}) + "\n")
         self.process.stdin.flush()
 
     def wait_for(self, event: str, count: int = 1) -> None:
-        """Wait until the member has told of this so many times."""
+        """Wait until the member has reported this event this many times."""
 
         def told() -> bool:
             if self.process.poll() is not None and event not in ("closed", "fenced"):
-                raise StageError(f"{self.label} ended by itself: {self.events[-3:]} {self._errors.read_text()[-2000:]}")
+                raise StageError(
+                    f"{self.label} ended unexpectedly: {self.events[-3:]} {self._errors.read_text()[-2000:]}"
+                )
             return sum(told["event"] == event for told in self.events) >= count
 
-        until(told, f"{self.label} tells of {event}")
+        until(told, f"{self.label} reports {event}")
 
     def subscribe(self, *topics: str) -> None:
-        """Subscribe to just these topics, and be a member from now on."""
+        """Subscribe to exactly these topics, and be a member from now on."""
         self.topics = list(topics)
         self.tell("subscribe", topics=self.topics)
         if self not in self.group.members:
             self.group.members.append(self)
 
     def match(self, pattern: str, *topics: str, by: str = "pattern") -> None:
-        """Subscribe to what an expression matches, which is these topics now: `pattern` is the client's expression,
-        `regex` one of KIP-848 that the broker evaluates."""
+        """Subscribe to what an expression matches, which at the moment is these topics: `pattern` is the client's
+        expression, `regex` one of KIP-848 that the broker evaluates."""
         self.topics = list(topics)
         self.tell("subscribe", **{by: pattern})
         if self not in self.group.members:
             self.group.members.append(self)
 
     def unsubscribe(self) -> None:
-        """Leave the group, and go on as a process."""
+        """Leave the group, but keep the process."""
         self.group.remove(self)
         self.tell("unsubscribe")
 
@@ -112,7 +114,7 @@ class Member:
         self.process.wait(PATIENCE_S)
 
     def freeze(self) -> None:
-        """SIGSTOP: the process and its connections stay, and say nothing. The group is without it after a while."""
+        """SIGSTOP: the process and its connections stay, but are silent. After a while the group is without it."""
         self.group.remove(self)
         os.kill(self.process.pid, signal.SIGSTOP)
 
@@ -122,12 +124,12 @@ class Member:
         self.group.members.append(self)
 
     def oversleep(self, ms: int) -> None:
-        """Handle a record for so long, which is expected to cost the membership for that time."""
+        """Handle a record for this long, which is expected to cost the membership for that time."""
         self.group.remove(self)
         self.tell("sleep", ms=ms)
 
     def end(self) -> None:
-        """However it stands."""
+        """End the process, whatever its state."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.send_signal(signal.SIGCONT)
@@ -140,7 +142,7 @@ class Member:
 
 @dataclass
 class Group:
-    """A group, and the members it is to have according to the script."""
+    """A group, and the members that it should have according to the script."""
 
     stage: Stage
     name: str
@@ -149,10 +151,10 @@ class Group:
     members: list[Member] = field(default_factory=list)
     commit: str = "auto"
     protocol_type: str = ""
-    """Of a group that is not one of consumers."""
+    """Set for groups that are not of consumers."""
 
     def remove(self, member: Member) -> None:
-        """One less is expected."""
+        """Expect the group without this member."""
         if member in self.members:
             self.members.remove(member)
 
@@ -164,7 +166,7 @@ class Group:
         flavour: Flavour | None = None,
         instance: str | None = None,
     ) -> Member:
-        """Start a process that can be a member; it is none before it subscribes."""
+        """Start a process that can be a member; it is not one until it subscribes."""
         changes = {**self.config, **(config or {})}
         if instance is not None:
             changes["group.instance.id"] = instance
@@ -173,7 +175,7 @@ class Group:
         return self.stage.start(self, label, flavour or self.flavour, changes)
 
     def several(self, count: int, *, static: bool = False) -> list[Member]:
-        """Start the processes of some members, m1 and so on, static ones with instance ids of the same names."""
+        """Start the processes of some members, m1 and so on; static ones have their names as instance ids."""
         labels = [f"m{at}" for at in range(1, count + 1)]
         return [self.member(label, instance=label if static else None) for label in labels]
 
@@ -184,13 +186,13 @@ class Group:
         return sorted(member.label for member in self.members), partitions
 
     def seen(self) -> tuple[Any, ...]:
-        """What the broker tells of it: state, client ids, owned partitions, who owns what."""
+        """The broker's description of it: state, client ids, owned partitions, who owns what."""
         try:
             told = self.stage.operator.ask("describe", group=self.name, type=self.protocol_type)
         except OperatorError as error:
             if "GroupIdNotFound" in str(error):
                 return "Dead", [], [], []
-            if "TimeoutException" in str(error):  # a broker stands still
+            if "TimeoutException" in str(error):  # a broker is frozen
                 return "Unknown", [], [], []
             raise
         members = told["members"]
@@ -204,12 +206,13 @@ class Group:
         return {(topic, at) for each in members if each["client_id"] == label for topic, at in each["partitions"]}
 
     def seen_members(self) -> int:
-        """How many members the broker tells of while the group is stable; 0 while it is not."""
+        """How many members the broker lists while the group is stable; 0 while it is not."""
         state, labels, _, _ = self.seen()
         return len(labels) if state == "Stable" else 0
 
     def at_rest(self) -> bool:
-        """Whether it is stable with just the expected members and all partitions owned, or empty without members."""
+        """Whether it is stable with exactly the expected members and all partitions owned, or empty if none are
+        expected."""
         labels, partitions = self.expected()
         state, seen, owned, _ = self.seen()
         if not labels:
@@ -231,7 +234,7 @@ class Group:
 
 
 class Stage:
-    """One scenario's topics, groups and notes, on a cluster that it may share: all its names begin with its own."""
+    """One scenario's topics, groups and notes, on a cluster that it may share: all names begin with the scenario's."""
 
     def __init__(self, name: str, bootstrap: str, operator: Operator, folder: Path, cluster: Any = None) -> None:
         self.name = name
@@ -239,22 +242,22 @@ class Stage:
         self.operator = operator
         self.cluster = cluster
         self.road: Road | None = None
-        """A slow way to the broker, or one that is cut."""
+        """A slow connection to the broker, or one that can be cut."""
         self.config: dict[str, str] = {}
-        """Settings of all members, unless a script has others."""
+        """Settings of all members, unless a script sets others."""
         self.topics: dict[str, int] = {}
         self.topic_ids: dict[str, str] = {}
-        """Also those of topics that were deleted since: KIP-848's records name topics by these alone."""
+        """Also those of topics deleted since: KIP-848's records name topics only by id."""
         self.truth: list[dict[str, Any]] = []
         self.calm: list[dict[str, Any]] = []
         self.processes: list[subprocess.Popen[Any]] = []
-        """Others than members, ended with the stage."""
+        """Processes other than members, ended with the stage."""
         self.folder = folder
         self._members: list[Member] = []
         self._ended = threading.Event()
         self._fed: list[str] = []
         self.dry: set[tuple[str, int]] = set()
-        """Partitions of these topics to which nothing is written any more."""
+        """Partitions to which nothing more is written."""
         self._feeder = threading.Thread(target=self._feed, daemon=True)
         self._feeder.start()
 
@@ -275,7 +278,7 @@ class Stage:
         self._fed.remove(topic)
 
     def add_partitions(self, topic: str, partitions: int) -> None:
-        """Have more partitions."""
+        """Add partitions."""
         self.operator.ask("add_partitions", topic=topic, partitions=partitions)
         self.topics[topic] = partitions
 
@@ -290,7 +293,7 @@ class Stage:
     def group(
         self, flavour: Flavour, config: Mapping[str, str] | None = None, *, name: str = "g", commit: str = "auto"
     ) -> Group:
-        """A group, and what its members have for settings besides `clients.QUICK`."""
+        """A group, with its members' settings in addition to `clients.QUICK`."""
         return Group(self, f"{self.name}.{name}", flavour, {**self.config, **(config or {})}, commit=commit)
 
     def start(self, group: Group, label: str, flavour: Flavour, changes: dict[str, str]) -> Member:
@@ -312,7 +315,7 @@ class Stage:
                 partition = count % self.topics.get(topic, 1)
                 if (topic, partition) in self.dry:
                     continue
-                with contextlib.suppress(KafkaException):  # a new partition that it has not heard of
+                with contextlib.suppress(KafkaException):  # a new partition that the producer does not know yet
                     producer.produce(topic, str(count), partition=partition)
             count += 1
             producer.poll(0)
@@ -324,10 +327,10 @@ class Stage:
     def happens(
         self, group: Group, cause: str, about: str, *, also: Iterable[str] = (), pattern: str | None = None
     ) -> Iterator[None]:
-        """What is done in here has this cause, of which every row of the window that follows is a consequence.
+        """What is done in the block is this cause, and every row of the following window is its consequence.
 
-        `also`: causes that rows of the window may have besides, such as further members that join while one group
-        starts. `pattern`: what all of them are together.
+        `also`: other causes that rows of the window may have, such as further members that join while a group starts.
+        `pattern`: what they all form together.
         """
         if group.flavour.client == "kafka-python":
             # A poll that ends just before its JoinGroup is answered forgets it: the next one joins again.
@@ -342,14 +345,15 @@ class Stage:
 
     @contextlib.contextmanager
     def perhaps(self, group: Group, cause: str, about: str, *, also: Iterable[str] = ()) -> Iterator[None]:
-        """What is done in here has this cause if the group rebalances at all: the coordinators' log tells whether."""
+        """What is done in the block is this cause if the group rebalances at all: the coordinators' log shows whether
+        it does."""
         with self.happens(group, cause, about, also=also):
             yield
         self.truth[-1]["if_logged"] = True
 
     @contextlib.contextmanager
     def quiet(self, group: Group, about: str) -> Iterator[None]:
-        """What is done in here is expected to cause no rebalance."""
+        """What is done in the block is expected to cause no rebalance."""
         at_ms = wall_clock_ms()
         yield
         group.settle()
@@ -372,7 +376,7 @@ class Stage:
         commit: str = "auto",
         for_s: float = 0,
     ) -> tuple[str, Group, list[Member]]:
-        """A topic, and a group of so many that read it: they have started at once, and gone on for so long."""
+        """A topic, and a group of this many members that read it, which started at once and have run for `for_s`."""
         topic = self.topic("t", partitions, idle=idle)
         group = self.group(flavour, config, commit=commit)
         members = group.several(count, static=static)
@@ -382,7 +386,7 @@ class Stage:
         return topic, group, members
 
     def started(self, group: Group, members: list[Member], *topics: str) -> None:
-        """Have all these subscribe at once, as the group's start."""
+        """Make all these subscribe at once, as the group's start."""
         also = ["joined"] if len(members) > 1 else []
         counted = "a member subscribes" if len(members) == 1 else f"{len(members)} members subscribe at once"
         with self.happens(group, "started", counted, also=also):
@@ -395,18 +399,18 @@ class Stage:
             member.crash()
 
     def left(self, member: Member, *, also: Iterable[str] = ()) -> None:
-        """A member of a group that is at rest leaves in good order."""
+        """A member of a group that is at rest leaves cleanly."""
         with self.happens(member.group, "left", f"{member.label} closes its consumer", also=also):
             member.leave()
 
     def all_left(self, group: Group, who: str = "all") -> None:
-        """The whole group is stopped in good order."""
+        """The whole group is stopped cleanly."""
         with self.happens(group, "left", f"{who} close their consumers"):
             for member in list(group.members):
                 member.leave()
 
     def overslept(self, member: Member, seconds: int, poll_s: int = 10, *, also: Iterable[str] = ()) -> None:
-        """A member handles a record for longer than its poll interval, and comes back when it has done so."""
+        """A member handles a record for longer than its poll interval, and then comes back."""
         about = f"{member.label} handles a record for {seconds} s, its poll interval is {poll_s} s"
         with self.happens(member.group, "poll_interval_exceeded", about, also=also):
             member.oversleep(seconds * 1000)
@@ -420,7 +424,7 @@ class Stage:
         return {topic: self.operator.ask("ends", topic=topic) for topic in self.topics}
 
     def close(self) -> None:
-        """End whatever still runs, and stop feeding."""
+        """End all that still runs, and stop writing records."""
         self._ended.set()
         for member in self._members:
             member.end()
@@ -431,7 +435,7 @@ class Stage:
 
 
 def until(condition: Callable[[], bool], what: str | Callable[[], str]) -> None:
-    """Wait for something that comes in its own time."""
+    """Wait until a condition holds."""
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         if time.monotonic() > deadline:

@@ -1,6 +1,6 @@
-"""Scripts by someone who had not read the rules: brokers that go and come, with clients of several kinds.
+"""Scripts by someone who had not read the rules: brokers that stop and return, with clients of several kinds.
 
-What a client makes of it is its own affair, so the coordinators' log tells whether the group rebalanced.
+Clients react differently, so the coordinators' log decides whether the group rebalanced.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _three(stage: Stage, flavour: Flavour, node: int = 2) -> Group:
 
 @play([RANGE, AIOKAFKA, MUSTER], clusters=THREE)
 def brokers_rolled(stage: Stage, flavour: Flavour) -> None:
-    """Two brokers of three are restarted in good order, one after another; the coordinator goes twice."""
+    """Two brokers of three are restarted cleanly, one after another; the coordinator moves twice."""
     nodes = nodes_of(stage)
     group = _three(stage, flavour)
     with stage.perhaps(group, "coordinator_moved", "nodes 2 and 3 are stopped and started again", also=LOST):

@@ -64,14 +64,15 @@ def _surge(stage: Stage, group: Group, names: list[str]) -> None:
 
 @play([RANGE, RD_CONSUMER])
 def deploy_with_surge(stage: Stage, flavour: Flavour) -> None:
-    """A deploy that starts a new process first, each under the same client id, as libraries have it by default."""
+    """A deploy that starts a new process first, all with the same client id, as is the default of libraries."""
     group = _group(stage, flavour, ["app", "app", "app"])
     _surge(stage, group, ["app", "app", "app"])
 
 
 @play([COOPERATIVE, MUSTER])
 def deploy_of_pods(stage: Stage, flavour: Flavour) -> None:
-    """A deploy that starts a new process first, each with a client id of its own: arrivals and departures, as well."""
+    """A deploy that starts a new process first, each with its own client id: its arrivals and departures look
+    ordinary."""
     group = _group(stage, flavour, ["app-5f-a", "app-5f-b", "app-5f-c"])
     _surge(stage, group, ["app-7c-d", "app-7c-e", "app-7c-f"])
 
@@ -104,7 +105,7 @@ def _scaled(stage: Stage, group: Group, names: list[str]) -> None:
 
 @play([RD_COOPERATIVE, CONSUMER])
 def crash_and_scale(stage: Stage, flavour: Flavour) -> None:
-    """Members of one client id: one is killed, and long after that one more is started than there was."""
+    """Members with one client id: one is killed, and much later a third and a fourth are started."""
     group = _group(stage, flavour, ["app", "app", "app"])
     topic = group.members[0].topics[0]
     with stage.happens(group, "session_expired", "one of three gets SIGKILL"):
@@ -129,7 +130,7 @@ def _bounced(stage: Stage, group: Group, strategies: str, about: str) -> None:
 
 @play([RANGE])
 def two_bounces(stage: Stage, flavour: Flavour) -> None:
-    """From the eager protocol to the cooperative one as Kafka's guide has it: all members are restarted twice."""
+    """From the eager protocol to the cooperative one as in Kafka's guide: all members are restarted twice."""
     group = _group(stage, flavour, ["m1", "m2", "m3"])
     eager, cooperative = JAVA_ASSIGNORS["range"], JAVA_ASSIGNORS["cooperative"]
     _bounced(stage, group, f"{cooperative},{eager}", "all are restarted with both assignors")

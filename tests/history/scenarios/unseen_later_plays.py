@@ -1,4 +1,5 @@
-"""More such scripts, with other clients and times: measured after the rules had changed for the first ones."""
+"""More scripts by someone who had not read the rules, with other clients and times: measured after the rules had
+changed because of the first ones."""
 
 from __future__ import annotations
 
@@ -27,11 +28,11 @@ MUSTER_COOPERATIVE = Flavour("muster", "cooperative")
 
 @play([RD_RANGE, CONSUMER])
 def slow_network(stage: Stage, flavour: Flavour) -> None:
-    """Members to which each answer takes 0.7 s longer: one is killed, another one leaves."""
+    """Members that get each answer 0.7 s later: one is killed, another one leaves."""
     assert stage.road is not None
     with stage.road.alone(delay_s=0.7) as road:
         group = three(stage, flavour, bootstrap_servers=road.bootstrap, auto_commit_interval_ms=2_000)
-        # librdkafka's members join so slowly here that records do not tell the one from the other, and go on to fail.
+        # librdkafka's members join so slowly here that records do not distinguish the two, and they continue to fail.
         doubts = flavour == RD_RANGE
         with stage.happens(
             group, "session_expired", "m2 gets SIGKILL", also=["poll_interval_exceeded"] if doubts else []
@@ -74,7 +75,7 @@ def half_crash(stage: Stage, flavour: Flavour) -> None:
 
 @play([RANGE, RD_CONSUMER])
 def deploy_by_force(stage: Stage, flavour: Flavour) -> None:
-    """A deploy that kills each process, and starts the next one when the session has expired."""
+    """A deploy that kills each process, and starts the next one after the session has expired."""
     group = three(stage, flavour)
     topic = group.members[0].topics[0]
     about = "m1, m2 and m3 get SIGKILL one after another, and are started again"
@@ -92,7 +93,7 @@ def crash_one_by_one(stage: Stage, flavour: Flavour) -> None:
     """Three of four members are killed, one after another, and stay away."""
     _, _, members = stage.running(flavour, 4, config_for(flavour, session_timeout_ms=8_000), partitions=8, for_s=4)
     for member in members[:3]:
-        # The poll interval is 2 s longer than the session here, a commit interval and a heartbeat.
+        # Here the poll interval is 2 s longer than the session: a commit interval and a heartbeat.
         stage.killed(member, also=["poll_interval_exceeded"])
         stage.go_on(3)
 
@@ -109,12 +110,12 @@ def long_commit_interval(stage: Stage, flavour: Flavour) -> None:
 
 @play([RANGE, RD_COOPERATIVE])
 def short_poll_interval(stage: Stage, flavour: Flavour) -> None:
-    """A poll interval shorter than the session where a client allows it, otherwise as long: one slow, one killed."""
+    """A poll interval shorter than the session if the client allows it, otherwise equal: one is slow, one is killed."""
     poll_ms = 8_000 if flavour.client == "java" else 15_000
     group = three(stage, flavour, session_timeout_ms=15_000, max_poll_interval_ms=poll_ms)
     member = group.members[0]
     about = f"m1 handles a record for 40 s, its poll interval is {poll_ms // 1000} s"
-    same = flavour.client != "java"  # both time-outs are the same, and so is what the records show
+    same = flavour.client != "java"  # both timeouts are the same, so the records are too
     with stage.happens(group, "poll_interval_exceeded", about, also=["session_expired"] if same else []):
         member.oversleep(40_000)
     with stage.happens(group, "joined", "m1 polls again"):
@@ -137,7 +138,7 @@ def static_scaled_in(stage: Stage, flavour: Flavour) -> None:
 
 @play([RANGE, MUSTER])
 def deploy_with_a_topic(stage: Stage, flavour: Flavour) -> None:
-    """A deploy after which members read one more topic."""
+    """A deploy after which members read one topic more."""
     first, second = stage.topic("t"), stage.topic("u")
     group = stage.group(flavour)
     stage.started(group, group.several(3), first)
@@ -155,7 +156,7 @@ def deploy_with_a_topic(stage: Stage, flavour: Flavour) -> None:
 
 @play([RD_RANGE, CONSUMER])
 def visitor(stage: Stage, flavour: Flavour) -> None:
-    """A console consumer comes for some seconds with the group's name, once; half a minute later once more."""
+    """A console consumer joins for some seconds with the group's name; half a minute later it does so again."""
     group = three(stage, flavour)
     topic = group.members[0].topics[0]
     for _ in range(2):
@@ -169,7 +170,8 @@ def visitor(stage: Stage, flavour: Flavour) -> None:
 
 @play([RD_RANGE, CONSUMER, KAFKA_PYTHON])
 def spare_members(stage: Stage, flavour: Flavour) -> None:
-    """More members than partitions: one without any is killed, another one leaves. Neither has ever committed."""
+    """More members than partitions: one without partitions is killed, another one leaves. Neither has ever
+    committed."""
     _, group, members = stage.running(flavour, 5, partitions=2, for_s=5)
     told = group.seen()[3]
     idle = {member_id for member_id, partitions in told if not partitions}

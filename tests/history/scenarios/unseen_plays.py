@@ -21,7 +21,7 @@ COMMIT_MS = "auto.commit.interval.ms"
 
 
 def config_for(flavour: Flavour, **config: int | str) -> dict[str, str]:
-    """Settings, of which a member of KIP-848's protocol has no session; the broker's is 6 s."""
+    """Settings, without the session timeout for members of KIP-848's protocol; the broker's is 6 s."""
     named = {name.replace("_", "."): str(value) for name, value in config.items()}
     return {name: value for name, value in named.items() if name != SESSION_MS or not flavour.next_generation}
 
@@ -39,7 +39,7 @@ def three(stage: Stage, flavour: Flavour, *, commit: str = "auto", rest: bool = 
 
 @play([RANGE, RD_CONSUMER, AIOKAFKA])
 def paused(stage: Stage, flavour: Flavour) -> None:
-    """One of three stands still twice, for half its session: nothing is to happen."""
+    """One of three is frozen twice, for half its session: nothing should happen."""
     group = three(stage, flavour, session_timeout_ms=8_000)
     member = group.members[1]
     with stage.quiet(group, "m2 gets SIGSTOP, and SIGCONT 3 s later, twice"):
@@ -52,7 +52,7 @@ def paused(stage: Stage, flavour: Flavour) -> None:
 
 @play([RD_COOPERATIVE, AIOKAFKA, MUSTER_ASYNC])
 def revived(stage: Stage, flavour: Flavour) -> None:
-    """One of three stands still for a little longer than its session."""
+    """One of three is frozen for slightly longer than its session."""
     group = three(stage, flavour)
     member = group.members[1]
     with stage.happens(group, "session_expired", "m2 gets SIGSTOP for 9 s, its session is 6 s", also=["joined"]):
@@ -63,7 +63,7 @@ def revived(stage: Stage, flavour: Flavour) -> None:
 
 @play([COOPERATIVE, RD_CONSUMER, MUSTER])
 def all_frozen(stage: Stage, flavour: Flavour) -> None:
-    """The whole deployment stands still for longer than its sessions, as a virtual machine that is moved."""
+    """The whole deployment is frozen for longer than its sessions, like a virtual machine that is migrated."""
     group = three(stage, flavour)
     members = list(group.members)
     with stage.happens(group, "session_expired", "m1, m2 and m3 get SIGSTOP"):
@@ -76,7 +76,7 @@ def all_frozen(stage: Stage, flavour: Flavour) -> None:
 
 @play([RANGE, RD_COOPERATIVE, MUSTER])
 def nearly_slow(stage: Stage, flavour: Flavour) -> None:
-    """A handler that takes a little less than the poll interval, and then a little more."""
+    """A handler that takes slightly less than the poll interval, and then slightly more."""
     group = three(stage, flavour)
     with stage.quiet(group, "m2 handles two records for 8 s each, its poll interval is 10 s"):
         for _ in range(2):
@@ -90,7 +90,7 @@ def nearly_slow(stage: Stage, flavour: Flavour) -> None:
 
 @play([RANGE, RD_RANGE, CONSUMER])
 def busy_while_joining(stage: Stage, flavour: Flavour) -> None:
-    """A member comes while another handles a record, first within its poll interval, then beyond it."""
+    """A member joins while another handles a record, first within its poll interval, then for longer."""
     group = three(stage, flavour, max_poll_interval_ms=12_000)
     topic, busy = group.members[0].topics[0], group.members[0]
     fourth, fifth = group.member("m4"), group.member("m5")
@@ -120,7 +120,7 @@ def silent_slow(stage: Stage, flavour: Flavour) -> None:
 
 @play([RANGE, RD_CONSUMER, AIOKAFKA])
 def crash_loop(stage: Stage, flavour: Flavour) -> None:
-    """A container restarts again and again: the next process is there before the last one's session has expired."""
+    """A container restarts repeatedly: the next process is running before the last one's session has expired."""
     group = three(stage, flavour, session_timeout_ms=10_000)
     topic = group.members[0].topics[0]
     about = "m3 gets SIGKILL four times, and is started again at once"
@@ -133,7 +133,7 @@ def crash_loop(stage: Stage, flavour: Flavour) -> None:
 
 @play([RD_RANGE, CONSUMER, KAFKA_PYTHON])
 def supervised(stage: Stage, flavour: Flavour) -> None:
-    """A process is killed, and its supervisor starts another at once, before the session has expired."""
+    """A process is killed, and its supervisor immediately starts another, before the session has expired."""
     group = three(stage, flavour, session_timeout_ms=10_000)
     topic = group.members[0].topics[0]
     about = "m2 gets SIGKILL, and is started again at once"
@@ -145,7 +145,7 @@ def supervised(stage: Stage, flavour: Flavour) -> None:
 
 @play([RANGE, Flavour("muster", "cooperative")])
 def leader_killed(stage: Stage, flavour: Flavour) -> None:
-    """The leader is killed, then a follower; before, a follower asks for a rebalance."""
+    """A follower asks for a rebalance; then the leader is killed, then a follower."""
     topic = stage.topic("t", 6)
     group = stage.group(flavour)
     members = group.several(4)
@@ -167,7 +167,7 @@ def leader_killed(stage: Stage, flavour: Flavour) -> None:
 
 @play([RANGE, RD_COOPERATIVE, CONSUMER])
 def crash_while_joining(stage: Stage, flavour: Flavour) -> None:
-    """One member comes while another, killed three seconds ago, still counts."""
+    """One member joins while another, killed three seconds ago, is still in the group."""
     group = three(stage, flavour)
     late = group.member("m4")
     about = "m4 subscribes 3 s after m3 got SIGKILL"
@@ -211,7 +211,7 @@ def static_crash(stage: Stage, flavour: Flavour) -> None:
 
 @play([RANGE, CONSUMER, RD_RANGE, KAFKA_PYTHON])
 def unsubscribes(stage: Stage, flavour: Flavour) -> None:
-    """One of three unsubscribes, and subscribes again later; its process lives on."""
+    """One of three unsubscribes, and subscribes again later; its process keeps running."""
     group = three(stage, flavour)
     member = group.members[1]
     with stage.happens(group, "left", "m2 unsubscribes"):
@@ -228,14 +228,14 @@ def stays_behind(stage: Stage, flavour: Flavour) -> None:
     with stage.happens(group, "left", "m2 closes its consumer with a timeout of 0"):
         group.members[1].leave(timeout_ms=0)
     stage.go_on(4)
-    cause = "left" if flavour.next_generation else "session_expired"  # only a static member remains in KIP-848's groups
+    cause = "left" if flavour.next_generation else "session_expired"  # in KIP-848's groups only static members remain
     with stage.happens(group, cause, "m3 closes its consumer and remains in the group (CloseOptions)"):
         group.members[1].leave(how="stay")
 
 
 @play([RANGE, RD_RANGE])
 def all_removed(stage: Stage, flavour: Flavour) -> None:
-    """An operator removes all members, which are alive and come back at once."""
+    """An operator removes all members, which are alive and rejoin immediately."""
     group = three(stage, flavour)
     about = "an operator removes all members, which come back at once"
     with stage.happens(group, "left", about, also=["started", "joined"]):
@@ -247,7 +247,7 @@ def all_removed(stage: Stage, flavour: Flavour) -> None:
 
 
 def _leave_and_crash(stage: Stage, group: Group, *, is_doubtful: bool = False) -> None:
-    """`is_doubtful`: commits do not tell the one from the other."""
+    """`is_doubtful`: commits do not distinguish the two."""
     stage.left(group.members[2], also=["session_expired"] if is_doubtful else [])
     stage.go_on(5)
     stage.killed(group.members[1], also=["left"] if is_doubtful else [])
@@ -263,7 +263,7 @@ def commits_rarely(stage: Stage, flavour: Flavour) -> None:
 
 @play([RANGE, CONSUMER])
 def transactions(stage: Stage, flavour: Flavour) -> None:
-    """Members that commit with their producers' transactions: one leaves, one is killed, one is slow."""
+    """Members that commit in their producers' transactions: one leaves, one is killed, one is slow."""
     group = three(stage, flavour, commit="transactions:1000")
     _leave_and_crash(stage, group)
     stage.go_on(4)
@@ -276,7 +276,7 @@ def transactions(stage: Stage, flavour: Flavour) -> None:
 
 @play([RD_RANGE, AIOKAFKA, CONSUMER, MUSTER])
 def at_rest(stage: Stage, flavour: Flavour) -> None:
-    """A topic that was written to has come to rest: one leaves, another one is killed."""
+    """Nothing more is written to the topic: one leaves, another one is killed."""
     group = three(stage, flavour, rest=True)
     stage.go_on(25)
     _leave_and_crash(stage, group)
@@ -284,12 +284,12 @@ def at_rest(stage: Stage, flavour: Flavour) -> None:
 
 @play([RANGE, MUSTER])
 def slow_batches(stage: Stage, flavour: Flavour) -> None:
-    """Batches take 8 s, and are committed behind them, with a session of 6 s: one is killed, another one leaves."""
+    """Batches take 8 s, and are then committed, with a session of 6 s: one is killed, another one leaves."""
     group = three(stage, flavour, max_poll_records=10, max_poll_interval_ms=12_000)
     for member in group.members:
         member.tell("pace", ms=800)
     stage.go_on(30)
-    also = ["left", "session_expired", "poll_interval_exceeded"]  # 8 s of silence are as usual
+    also = ["left", "session_expired", "poll_interval_exceeded"]  # 8 s without a commit are normal
     stage.killed(group.members[1], also=also)
     stage.go_on(15)
     stage.left(group.members[1], also=also)
@@ -297,7 +297,7 @@ def slow_batches(stage: Stage, flavour: Flavour) -> None:
 
 @play([RANGE, RD_RANGE, CONSUMER])
 def by_default(stage: Stage, flavour: Flavour) -> None:
-    """All times as they are by default: a crash, a close, and a record that takes longer than five minutes."""
+    """All times have their defaults: a crash, a close, and a record that takes longer than five minutes."""
     group = three(
         stage,
         flavour,
@@ -330,7 +330,7 @@ def _expression(stage: Stage) -> str:
 
 @play([COOPERATIVE, RD_RANGE, CONSUMER])
 def pattern(stage: Stage, flavour: Flavour) -> None:
-    """Members subscribe by an expression, and a topic that matches is created. Classic members tell topics alone."""
+    """Members subscribe by an expression, and a topic that matches is created. Classic members send only topics."""
     first = stage.topic("p1")
     group = stage.group(flavour)
     members = group.several(2)
@@ -348,7 +348,7 @@ def pattern(stage: Stage, flavour: Flavour) -> None:
 
 @play([CONSUMER, RD_CONSUMER])
 def server_regex(stage: Stage, flavour: Flavour) -> None:
-    """The broker evaluates an expression: a topic that matches is created, then a member has another expression."""
+    """The broker evaluates an expression: a topic that matches is created, then a member changes its expression."""
     first = stage.topic("p1")
     group = stage.group(flavour)
     members = group.several(2)
@@ -368,14 +368,14 @@ def server_regex(stage: Stage, flavour: Flavour) -> None:
 
 @play([RD_RANGE, RD_CONSUMER, MUSTER])
 def topic_gone(stage: Stage, flavour: Flavour) -> None:
-    """One of two topics is deleted. No cause is called so."""
+    """One of two topics is deleted. No cause has that name."""
     first, second = stage.topic("t"), stage.topic("u")
     group = stage.group(flavour)
     members = group.several(2)
     stage.started(group, members, first, second)
     stage.go_on(3)
     cause, also = "not_known" if flavour.next_generation else "leader_rejoined", []
-    if flavour == RD_RANGE:  # librdkafka tells the group of topics that are there only
+    if flavour == RD_RANGE:  # librdkafka subscribes the group only to topics that exist
         cause, also = "subscription_changed", ["leader_rejoined"]
     with stage.happens(group, cause, "the second topic is deleted", also=also):
         for member in members:
@@ -386,7 +386,7 @@ def topic_gone(stage: Stage, flavour: Flavour) -> None:
 
 @play([COOPERATIVE, RD_CONSUMER, AIOKAFKA])
 def partitions_while_dead(stage: Stage, flavour: Flavour) -> None:
-    """A topic gets more partitions while a member that was killed still counts."""
+    """A topic gets more partitions while a killed member is still in the group."""
     group = three(stage, flavour)
     about = "six partitions become nine, 1 s after m3 got SIGKILL"
     also = ["session_expired", *(["leader_rejoined"] if flavour.client == "confluent" else [])]

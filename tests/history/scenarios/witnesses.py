@@ -1,4 +1,5 @@
-"""What a broker's folder tells of groups afterwards: the segments of `__consumer_offsets`, and its log of the time."""
+"""What a broker's folder says about groups afterwards: the segments of `__consumer_offsets`, and its log from that
+time."""
 
 from __future__ import annotations
 
@@ -14,14 +15,14 @@ from typing import Any
 from muster.protocol.records.record_batch import iter_headers, read_tuples
 
 Row = tuple[int, int, int, int, bytes, bytes | None, bool]
-"""Partition, offset, timestamp in ms, the leader epoch of the batch, key, value, whether it is of a transaction."""
+"""Partition, offset, timestamp in ms, the leader epoch of the batch, key, value, whether it is transactional."""
 
 _GROUP = Struct(">hh")
 LOGGED = re.compile(r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) [A-Z]+ (GroupMetadataManager|GroupCoordinator\w*) (.*)$")
 
 
 def group_of(key: bytes) -> str:
-    """The group that a key names: behind the kind, keys of every kind begin with it."""
+    """The group that a key names: it follows the kind in keys of every kind."""
     _, length = _GROUP.unpack_from(key)
     return key[_GROUP.size : _GROUP.size + length].decode()
 
@@ -41,25 +42,25 @@ def topic_rows(data: Path, name: str = "__consumer_offsets") -> Iterator[Row]:
 
 
 def rows_of(data: Path, prefix: str) -> list[Row]:
-    """The records of groups whose names begin so."""
+    """The records of groups whose names begin with the prefix."""
     return [row for row in topic_rows(data) if group_of(row[4]).startswith(prefix)]
 
 
 def events_of(data: Path, prefix: str) -> list[dict[str, Any]]:
-    """What muster's broker has written to `__group_events` about groups whose names begin so."""
+    """What muster's broker wrote to `__group_events` about groups whose names begin with the prefix."""
     values = (value for *_, key, value, _ in topic_rows(data, "__group_events") if key.decode().startswith(prefix))
     return [json.loads(value) for value in values if value is not None]
 
 
 def as_json(row: Row) -> list[Any]:
-    """A row as a corpus has it. Older files lack the last column."""
+    """A row in the corpus's form. Older files lack the last column."""
     *numbers, key, value, is_transactional = row
     text = None if value is None else base64.b64encode(value).decode()
     return [*numbers, base64.b64encode(key).decode(), text, is_transactional]
 
 
 def said_of(logs: Iterable[str], prefix: str) -> list[dict[str, Any]]:
-    """What brokers' coordinators have logged about groups whose names begin so, in the order of time."""
+    """What brokers' coordinators logged about groups whose names begin with the prefix, in order of time."""
     named = re.compile(rf"(?<![\w-])({re.escape(prefix)}[\w.-]+)")
     found = []
     for log in logs:

@@ -17,11 +17,11 @@ CONVERTER = "org.apache.kafka.connect.storage.StringConverter"
 SINK = "org.apache.kafka.connect.file.FileStreamSinkConnector"
 QUICK = {"session.timeout.ms": "6000", "heartbeat.interval.ms": "1000"}
 DELAY_S = 5
-"""For how long the tasks of a worker that is gone wait for it (scheduled.rebalance.max.delay.ms): 5 min by default."""
+"""How long the tasks of a lost worker wait for it (scheduled.rebalance.max.delay.ms): 5 min by default."""
 
 
 class Worker(Member):
-    """A process that is a member from its start on; it reads no topics as such."""
+    """A process that is a member from its start; it subscribes to no topics itself."""
 
     def __init__(self, group: Group, label: str, config: Mapping[str, str] | None = None) -> None:
         self.group = group
@@ -67,7 +67,7 @@ class Worker(Member):
         self.process.wait(PATIENCE_S)
 
     def configures(self, name: str, config: Mapping[str, str]) -> bool:
-        """Create a connector, or give it other settings. False: not now, as the workers rebalance."""
+        """Create a connector, or change its settings. False: not now, because the workers rebalance."""
         return self._ask("PUT", f"/connectors/{name}/config", config) is not None
 
     def deletes(self, name: str) -> bool:
@@ -75,7 +75,7 @@ class Worker(Member):
         return self._ask("DELETE", f"/connectors/{name}") is not None
 
     def running(self, name: str) -> int:
-        """How many tasks of a connector run."""
+        """How many tasks of a connector are running."""
         told = self._ask("GET", f"/connectors/{name}/status") or {"tasks": []}
         return sum(task["state"] == "RUNNING" for task in told["tasks"])
 

@@ -1,8 +1,8 @@
 """Stories: what is done to a group in the course of a day, drawn from a seed.
 
-A story is a list of steps of different kinds in one group, as a day has them, where a scenario
+A story is a list of steps of different kinds in one group, as in a real day, whereas a scenario
 (tests/history/scenarios) has one. A step is a JSON object; `play.py` carries it out with real clients. Nothing here
-knows why groups rebalance: what each step has to lead to is derived in `truth.py`, from what was done.
+knows why groups rebalance: what each step must lead to is derived in `truth.py`, from what was done.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ KINDS_OF_CLIENT = (
     "muster-range",
     "franz-range",
 )
-"""How many they are has no divisor in common with how many themes there are: seeds go through all pairs."""
+"""Their number and the number of themes have no common divisor, so seeds go through all pairs."""
 
 OLD_BROKERS_KNOW = tuple(kind for kind in KINDS_OF_CLIENT if not kind.endswith("-consumer"))
 SUBSCRIBES_BY_PATTERN = ("java-range", "confluent-range", "java-consumer", "confluent-cooperative")
 PAUSES = ("java-range", "java-cooperative", "java-consumer", "confluent-range", "confluent-cooperative")
 GONE_TOPICS_ARE_FINE = ("java-range", "java-cooperative", "java-consumer", "confluent-range", "confluent-consumer")
 NEVER_TOO_SLOW = ("aiokafka-range", "franz-cooperative", "franz-range")
-"""Their member stays in the group however long the handler of the scripted members takes."""
+"""Members of these kinds stay in the group however long the scripted members' handler takes."""
 
 TRAFFIC = ("always", "never", "stops")
-"""Whether records come: all the time, never, or up to the middle of the story."""
+"""Whether records are written: all the time, never, or up to the middle of the story."""
 
 THEMES: dict[str, tuple[str, ...]] = {
     "healthy": ("join", "wait", "blink", "join", "busy", "wait"),
@@ -60,7 +60,7 @@ THEMES: dict[str, tuple[str, ...]] = {
 }
 
 ALONE: dict[str, tuple[str, ...]] = {"broker": ("join", "restart_broker", "wait", "kill", "restart_broker", "leave")}
-"""Themes that need a broker of their own. No seed leads to them: they are asked for."""
+"""Themes that need a broker of their own. No seed leads to them: `--theme` selects them."""
 
 FILLERS: dict[str, float] = {
     "join": 4,
@@ -90,14 +90,14 @@ COSTS_S = {
     "held": 22,
     "long_wait": 60,
 }
-"""About how long a step takes; others some ten seconds."""
+"""About how long a step takes; others take about ten seconds."""
 USUAL_S = 10
 BUDGET_S = 190
 
 
 @dataclass(frozen=True)
 class Story:
-    """What is to be done. `clients`: the kinds that the members take turns to be."""
+    """What will be done. `clients`: the kinds that the members have in turn."""
 
     seed: int
     theme: str
@@ -116,7 +116,7 @@ class Story:
 
 @dataclass
 class _Day:
-    """Who is there, as far as it has been drawn."""
+    """The state of the group, as far as the story has been drawn."""
 
     random: Random
     clients: tuple[str, ...]
@@ -142,12 +142,12 @@ class _Day:
 
     @property
     def reads(self) -> list[str]:
-        """What most members read."""
+        """The topics that most members read."""
         return list(self.topics) if self.by_pattern else ["t"]
 
 
 def draw(seed: int, *, older: bool = False, theme: str = "") -> Story:
-    """The story of a seed. `older`: for brokers before 4.0. `theme`: in place of the one that the seed leads to."""
+    """The story of a seed. `older`: for brokers before 4.0. `theme`: instead of the one that the seed leads to."""
     random = Random(f"story {seed}")
     theme = theme or list(THEMES)[seed % len(THEMES)]
     kinds = OLD_BROKERS_KNOW if older else KINDS_OF_CLIENT

@@ -1,4 +1,4 @@
-"""Incidents, as those on call know them: stories that are written out. No seed leads to them."""
+"""Incidents that are typical of operations: hand-written stories. No seed leads to them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from tests.history.stories.draw import Step, Story
 
 USUAL = {"session.timeout.ms": "20000", "max.poll.interval.ms": "30000"}
-"""What the members of drawn stories have."""
+"""The settings of the members of drawn stories."""
 STATIC = {"session.timeout.ms": "30000", "max.poll.interval.ms": "40000"}
 
 
@@ -29,7 +29,7 @@ def _incident(seed: int, theme: str, client: str, *steps: Step, **more: Any) -> 
 
 
 def _overlapping() -> list[Step]:
-    """A second deploy begins before the first is done: two members at a time are away."""
+    """A second deploy begins before the first is finished: two members at a time are absent."""
     turns = [("leave", "m1"), ("leave", "m2"), ("back", "m1"), ("leave", "m3"), ("back", "m2"), ("leave", "m4")]
     turns += [("back", "m3"), ("leave", "m1"), ("back", "m4"), ("leave", "m2"), ("back", "m1")]
     steps = [
@@ -46,7 +46,7 @@ def _every_minute() -> list[Step]:
 
 
 def _to_zero() -> list[Step]:
-    """An autoscaler that goes down to no member and up again."""
+    """An autoscaler that scales down to zero members and up again."""
     members = ["m1", "m2", "m3"]
     return [_does("stop", members=members), _does("start", members=members, topics=["t"])] * 4
 
@@ -323,7 +323,7 @@ CONNECT: tuple[Story, ...] = (
     _workers(432, "connectors", *_sinks()),
     _workers(433, "sink", *_sinks()),
 )
-"""Workers of Kafka Connect; of the third the group of a sink's consumers is kept."""
+"""Workers of Kafka Connect; of the third, the group of a sink's consumers is recorded."""
 
 LOST = _does("lose_coordinator", how="kill", seconds=12)
 STOPPED = _does("lose_coordinator", how="stop", seconds=12)
@@ -353,4 +353,4 @@ COORDINATORS: tuple[Story, ...] = tuple(
         (444, "aiokafka-range", LOST, STOPPED),
     )
 )
-"""On three brokers, whose coordinators go."""
+"""On three brokers, whose coordinators stop or move."""

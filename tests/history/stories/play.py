@@ -1,8 +1,9 @@
-"""Plays a story with real clients, and notes what was done when: the acts, of which `truth.py` makes what is expected.
+"""Plays a story with real clients, and notes what was done when: the acts, from which `truth.py` derives what is
+expected.
 
-An act is a JSON object: `do`, `members` (their labels, which are their client ids), `at_ms`, `until_ms`, what else
-there is to tell of it, and `settled` if the script waited for the group to be at rest. `until_ms` is when that was. A
-step may have several acts; `of` says of which one they are a part.
+An act is a JSON object: `do`, `members` (their labels, which are their client ids), `at_ms`, `until_ms`, other details,
+and `settled` if the script waited for the group to be at rest. `until_ms` is when that was. A step may have several
+acts; `of` names the step that they are part of.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from tests.history.stories.draw import Step, Story
 
 OUTSIDER = Flavour("confluent", "range")
 STILL_S = 3.0
-"""How long a group has to look the same to be at rest: on a busy machine, more than scenarios grant."""
+"""How long a group has to stay the same to be at rest: longer than in scenarios, for busy machines."""
 
 PACE_S = 3.0
-"""Between two steps: members commit some times."""
+"""The pause between two steps, in which members commit a few times."""
 
 
 def flavour_of(kind: str) -> Flavour:
-    """`kafka-python-range` is the client kafka-python with range."""
+    """`kafka-python-range` is the client kafka-python with the protocol `range`."""
     client, _, protocol = kind.rpartition("-")
     return Flavour(client, protocol)
 
@@ -57,11 +58,11 @@ class Player:
 
     @property
     def is_connect(self) -> bool:
-        """The members are workers of Kafka Connect."""
+        """Whether the members are workers of Kafka Connect."""
         return self.flavours[0].client == "connect"
 
     def play(self) -> None:
-        """From the first step to the last."""
+        """Play all steps."""
         self.stage.topic("t", self.story.partitions)
         if self.story.traffic == "never":
             self._rest()
@@ -79,7 +80,7 @@ class Player:
 
     @contextlib.contextmanager
     def _act(self, do: str, *labels: str, settles: bool = True, **what: Any) -> Iterator[None]:
-        """Note what is done in here, and wait until the group is at rest if it `settles`."""
+        """Note what is done in the block, and wait until the group is at rest if it `settles`."""
         act: dict[str, Any] = {"do": do, "members": list(labels), "at_ms": wall_clock_ms(), **what}
         if self._of is not None:
             act["of"] = self._of
@@ -88,14 +89,14 @@ class Player:
         if settles:
             self.group.settle(STILL_S)
         if settles and self.is_connect:
-            time.sleep(DELAY_S + 2)  # the tasks of one that is gone are given to others then
+            time.sleep(DELAY_S + 2)  # after that, the tasks of a lost worker are given to others
             self.group.settle(STILL_S)
         act["until_ms"] = wall_clock_ms()
         act["settled"] = settles
 
     @contextlib.contextmanager
     def _step(self, what: str, **more: Any) -> Iterator[None]:
-        """The acts in here are parts of one thing."""
+        """The acts in the block are parts of one step."""
         self._steps += 1
         self._of = {"step": self._steps, "what": what, **more}
         yield
@@ -107,7 +108,7 @@ class Player:
         return f"{self.stage.name}.{topic}"
 
     def _process(self, label: str, *, static: bool = False, mixed: bool = False) -> Member:
-        """A process that is no member yet."""
+        """A process that is not a member yet."""
         flavour = self.flavours[(int(label[1:]) - 1) % len(self.flavours)]
         changes: dict[str, str] = {}
         if self.is_connect:
@@ -183,7 +184,7 @@ class Player:
     def _do_slow(self, step: Step) -> None:
         member = self.members[step["member"]]
         with self._step("slow", seconds=step["seconds"]):
-            settles = step.get("settles", True)  # one that is back soon is never seen to be away
+            settles = step.get("settles", True)  # a member that returns soon is never seen to be absent
             with self._act("slow", member.label, seconds=step["seconds"], settles=settles):
                 member.oversleep(step["seconds"] * 1_000)
                 time.sleep(0 if settles else step["seconds"])
@@ -191,7 +192,8 @@ class Player:
                 self.group.members.append(member)
 
     def _do_outage(self, step: Step) -> None:
-        """The handlers of several members take too long at the same time, as what they call does not answer."""
+        """The handlers of several members take too long at the same time, because a service that they call does not
+        answer."""
         members = [self.members[label] for label in step["members"]]
         with self._step("outage", seconds=step["seconds"]):
             for member in members:
@@ -234,7 +236,7 @@ class Player:
             self.members[step["member"]].tell("pause")
 
     def _do_twin(self, step: Step) -> None:
-        """Another process with the instance id of one that lives: the broker fences that one, which ends."""
+        """Another process with the instance id of a running one: the broker fences the older one, which ends."""
         label = step["member"]
         fenced = self.members[label]
         member = self._process(label, static=True)
@@ -244,7 +246,7 @@ class Player:
             fenced.process.wait(60)
 
     def _do_refused(self, step: Step) -> None:
-        """A process whose assignors the group does not have: the broker refuses it each time it asks."""
+        """A process whose assignors the group does not support: the broker refuses it each time it asks."""
         label, flavour = step["member"], flavour_of(step["client"])
         with self._act("refused", label, client=step["client"], seconds=step["seconds"]):
             other = self.group.member(label, flavour=flavour)
@@ -391,7 +393,7 @@ class Player:
             self.stage.cluster.move(self.group, step["node"])
 
     def _do_lose_coordinator(self, step: Step) -> None:
-        """`how`: `kill` for SIGKILL, `stop` for a shutdown in good order. Another broker takes over meanwhile."""
+        """`how`: `kill` for SIGKILL, `stop` for a clean shutdown. Another broker takes over meanwhile."""
         nodes = self.stage.cluster
         node = nodes.coordinator(self.group)
         with self._act("lose_coordinator", node=node, how=step["how"], seconds=step["seconds"]):
@@ -406,7 +408,7 @@ class Player:
     # --- connectors
 
     def _do_connector(self, step: Step) -> None:
-        """Create a connector that reads the topic and has a group of its own, or change how many tasks it has."""
+        """Create a connector that reads the topic in a group of its own, or change its number of tasks."""
         name, tasks = step["name"], step["tasks"]
         config = {
             "connector.class": SINK,

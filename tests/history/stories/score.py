@@ -1,8 +1,9 @@
-"""What the doctor says of the recorded stories, held against what was done.
+"""What the doctor says about the recorded stories, compared with what was done.
 
 A row (a rebalance's first phase) belongs to the window of acts in which it was written. Its cause is right if acts of
-that window explain it: those of its own members, where it names some. What the log cannot show is defined in
-`truth.NOT_IN_THE_LOG`. `python -m tests.history.stories.score [FILE…]` prints each story with all that is not right.
+that window explain it: those of its own members, if it names any. What the log cannot show is defined in
+`truth.NOT_IN_THE_LOG`. `python -m tests.history.stories.score [FILE…]` prints each story with everything that is not
+right.
 """
 
 from __future__ import annotations
@@ -29,30 +30,31 @@ from tests.history.verdicts import CORPUS, limits_of, raw_table
 
 STORIES = CORPUS / "stories"
 RECENTLY_MS = 3_000
-"""Members commit each second or at each poll: one that has not for so long had nothing to commit."""
+"""Members commit each second or at each poll: one that has not committed for this long had nothing to commit."""
 
 GONE = "member_gone"
-"""That a member is gone, and not why: all there is to say of one that was silent, and too little of another one."""
+"""Says that a member is gone, but not why: all that can be said about a silent one, and too little about any other."""
 
 RIGHT, WRONG, NOT_KNOWN, OPEN = "right", "wrong", "not known", "open"
 
 
 @dataclass(frozen=True)
 class Said:
-    """One row of the history, and what to think of it. `open`: the log cannot tell, and the row does not claim to."""
+    """One row of the history, and the verdict on it. `open`: the log does not show the cause, and the row does not
+    claim to know it."""
 
     story: str
     row: Rebalance
     verdict: str
     is_true: bool
-    """Whether the cause is one that fits what was done, whatever the row claims."""
+    """Whether the cause fits what was done, whatever the row claims."""
     done: str
     fits: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Done:
-    """One window in which something was done that the log can tell, and whether a row names it."""
+    """One window in which something was done that the log shows, and whether a row names it."""
 
     about: str
     causes: frozenset[str]
@@ -68,7 +70,7 @@ class Scored:
     rows: tuple[Said, ...]
     done: tuple[Done, ...]
     patterns: tuple[tuple[Rebalance, str, str, bool], ...]
-    """Rows where a pattern was said or was true: the row, the one said, those that are true, whether that is right."""
+    """Rows for which a pattern was found or true: the row, the pattern found, the true ones, whether it is right."""
     expected: Expectation
     findings: frozenset[str]
 
@@ -92,7 +94,7 @@ def files(folder: Path = STORIES) -> list[Path]:
 
 @cache
 def load(path: Path) -> dict[str, Any]:
-    """One of them."""
+    """One recorded story."""
     loaded: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
     return loaded
 
@@ -109,7 +111,7 @@ class _Recorded:
 
 
 def report_of(kept: dict[str, Any]) -> Report:
-    """What the doctor makes of a recording: causes, lag as it was at the end, findings."""
+    """The doctor's report on a recording: causes, the lag at the end, findings."""
     limits = limits_of(kept)
     until_ms = max(row[2] for row in kept["records"])
     found = engine.read_history(_Recorded(kept), limits, None, None)
@@ -157,7 +159,7 @@ def _judged(kept: dict[str, Any], row: Rebalance, windows: Sequence[Window]) -> 
     if unclear and (row.confidence < UNSURE or cause == "not_known"):
         verdict = OPEN
     elif gone and not unclear:
-        verdict = NOT_KNOWN  # true, and the log says more
+        verdict = NOT_KNOWN  # true, but the log says more
     elif is_true:
         verdict = RIGHT
     else:
@@ -169,12 +171,12 @@ def _judged(kept: dict[str, Any], row: Rebalance, windows: Sequence[Window]) -> 
 
 
 def _window_of(row: Rebalance, windows: Sequence[Window]) -> Window | None:
-    """The latest that had begun when the row's generation was written."""
+    """The latest window that had begun when the row's generation was written."""
     return next((window for window in reversed(windows) if window.has(row.at_ms)), None)
 
 
 def _deeds_of(row: Rebalance, window: Window) -> tuple[Deed, ...]:
-    """What was done in the window up to then, and to the members that the row names, if it does."""
+    """What was done in the window before the row, only to the members that the row names, if it names any."""
     begun = tuple(deed for deed in window.deeds if deed.act["at_ms"] - SLACK_MS <= row.at_ms)
     went = {member.client_id for member in row.left}
     went |= {change.before.client_id for change in row.replaced if change.before is not None}
@@ -194,7 +196,7 @@ def _told(deed: Deed) -> str:
 
 
 def _done(windows: Iterable[Window], rows: Sequence[Rebalance]) -> Iterator[Done]:
-    """Each window with something that has to lead to a rebalance and that the log can tell."""
+    """Each window with something that must lead to a rebalance and that the log shows."""
     windows = list(windows)
     for window in windows:
         musts = [deed for deed in window.deeds if deed.must and not deed.not_in_the_log]
@@ -207,7 +209,7 @@ def _done(windows: Iterable[Window], rows: Sequence[Rebalance]) -> Iterator[Done
 
 
 class _Silences:
-    """Who had committed nothing when it went: read off the records, without a rule."""
+    """Which members had committed nothing when they left or died: read from the records, without a rule."""
 
     def __init__(self, kept: dict[str, Any], report: Report) -> None:
         self._generations = report.generations
@@ -222,7 +224,8 @@ class _Silences:
                     self._commits.setdefault(chunk.commits.names[at], []).append(int(commit_ms))
 
     def of(self, deed: Deed) -> bool:
-        """Whether one of the deed's members was silent: for a session timeout if it left, else when it was stopped."""
+        """Whether one of the deed's members was silent: for a session timeout if it left, otherwise when it was
+        stopped."""
         at_ms = deed.act["at_ms"]
         since_ms, until_ms = at_ms - RECENTLY_MS, at_ms + SLACK_MS
         if deed.act["do"] == "leave" and deed.act.get("how") != "stay":
@@ -244,7 +247,7 @@ class _Silences:
 
 
 def _with_silence(window: Window, silences: _Silences) -> Window:
-    """The window, with what the log cannot tell of it."""
+    """The window, marked with what the log does not show."""
     deeds = tuple(
         replace(deed, not_in_the_log="silent") if deed.direction == "out" and silences.of(deed) else deed
         for deed in window.deeds
@@ -267,7 +270,7 @@ def _patterns(
         true, may = truth.patterns_of(window, kept) if window is not None else (set(), set())
         said = _pattern_said(row)
         if row.generation == row.previous_generation or not (row.joined or row.left or row.replaced):
-            true, may = set(), true | may  # no rebalance, a client's own doing, or what is subscribed to
+            true, may = set(), true | may  # no rebalance, an act of the client itself, or a changed subscription
         if said or true:
             right = said in true | may if said else not true
             yield row, said, " or ".join(sorted(true)), right
@@ -277,7 +280,7 @@ def _patterns(
 
 
 def printed(scored: Scored) -> Iterator[str]:
-    """What is to say of a story: a line of sums, and a line for all that is not right."""
+    """The report on a story: a line of sums, and a line for each thing that is not right."""
     count = {
         verdict: sum(said.verdict == verdict for said in scored.rows) for verdict in (RIGHT, WRONG, NOT_KNOWN, OPEN)
     }
@@ -293,7 +296,7 @@ def printed(scored: Scored) -> Iterator[str]:
             yield f"  NOT NAMED {done.about}: {' or '.join(sorted(done.causes))}"
     for row, pattern, true, right in scored.patterns:
         if not right:
-            yield f"  PATTERN generation {row.generation}: said {pattern or 'none'}, true {true or 'none'}"
+            yield f"  PATTERN generation {row.generation}: found {pattern or 'none'}, true {true or 'none'}"
     for rule in scored.wrong_findings:
         healthy = " of a healthy group" if scored.expected.is_healthy else ""
         yield f"  FINDING {rule} is wrong{healthy}"
@@ -327,7 +330,7 @@ def totals(all_scored: Sequence[Scored]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print the score of these files, or of all."""
+    """Print the score of the files named on the command line, or of all."""
     paths = [Path(name) for name in sys.argv[1:]] or files()
     all_scored = [score(path) for path in paths]
     for scored in all_scored:

@@ -1,10 +1,10 @@
-"""What the doctor has to say of a story, derived from the acts alone: what was done, to whom, when.
+"""What the doctor should say about a story, derived only from the acts: what was done, to which members, when.
 
 `deeds` has the causes, `patterns_of` and `expectation` the patterns and the findings. No rule of `muster.history` is
-used or known here; only for how long a rebalance was held up, and who left and joined anew by itself as its topic was
-deleted, the coordinator's own log is asked. What Kafka's
-coordinator does for each act is in its protocol: a member that closes leaves, one that is killed or stands still
-expires after its session timeout, one that does not poll for max.poll.interval.ms leaves.
+used or known here. Only two things are read from the coordinator's own log: how long a rebalance was held up, and which
+members left and rejoined on their own when their topic was deleted. What Kafka's coordinator does for each act follows
+from its protocol: a member that closes leaves, one that is killed or frozen expires after its session timeout, one that
+does not poll for max.poll.interval.ms leaves.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ Kept: TypeAlias = Mapping[str, Any]
 SLACK_MS = 100
 MINUTE_MS = 60_000
 PATTERN_MS = 10 * MINUTE_MS
-"""Docs/history.md: members go three times, or one after another, within ten minutes."""
+"""As in docs/history.md: members leave or die three times, or one after another, within ten minutes."""
 
 NOT_IN_THE_LOG = {
     "silent": (
-        "A member that had not committed for its session timeout before it was gone. Commits are all that the log has "
-        "of a live member: whether it left, died or did not poll, the log is the same."
+        "A member that had not committed for a session timeout before it left or died. Commits are the only trace of a "
+        "live member in the log: whether it left, died or did not poll, the log is the same."
     ),
     "deleted": (
-        "A topic that was deleted. The log has no topic metadata, and there is no such cause; members that no longer "
-        "name the topic have changed their subscription."
+        "A deleted topic. The log has no topic metadata, and there is no such cause; members that no longer name the "
+        "topic have changed their subscription."
     ),
 }
-"""What the log cannot tell, and why. A row about it is neither right nor wrong while its confidence is below
+"""What the log does not show, and why. A row about it is neither right nor wrong while its confidence is below
 `UNSURE`; a row that claims more is judged like any other."""
 
 UNSURE = 0.6
 
 NOTHING = frozenset(("wait", "blink", "busy", "rest", "reset", "outsider", "stick", "refused", "dry_up"))
-"""Acts for which no group rebalances."""
+"""Acts that make no group rebalance."""
 
 COORDINATOR_GOES = ("restart_broker", "lose_coordinator", "lead")
-"""Acts by which the group's coordinator is another broker, or the same one started anew."""
+"""Acts after which the group's coordinator is another broker, or the same one restarted."""
 
 _IN = {"start": "started", "join": "joined", "back": "joined", "thaw": "joined", "polls_again": "joined"}
 _OUT = {"leave": "left", "kill": "session_expired", "freeze": "session_expired", "slow": "poll_interval_exceeded"}
@@ -56,13 +56,13 @@ class Deed:
 
     act: Act
     causes: frozenset[str]
-    """One of these is to be named."""
+    """One of these must be named."""
     also: frozenset[str] = frozenset()
-    """Right as well: what the client does by itself then."""
+    """Also right: what the client then does on its own."""
     direction: str = "still"
-    """Whether members come (`in`), go (`out`), or stay."""
+    """Whether members arrive (`in`), leave or die (`out`), or stay."""
     must: bool = True
-    """Whether a rebalance has to follow."""
+    """Whether a rebalance must follow."""
     not_in_the_log: str = ""
 
     @property
@@ -76,7 +76,7 @@ class Deed:
 
 @dataclass(frozen=True)
 class Window:
-    """A time at whose end the group was at rest again, and what was done in it."""
+    """A period at whose end the group was at rest again, and what was done in it."""
 
     begin_ms: int
     until_ms: int
@@ -87,7 +87,7 @@ class Window:
 
 
 def windows(kept: Kept) -> list[Window]:
-    """All times in which something was done, in their order."""
+    """All periods in which something was done, in order."""
     found: list[Window] = []
     waiting: list[Deed] = []
     for deed in deeds(kept):
@@ -101,7 +101,7 @@ def windows(kept: Kept) -> list[Window]:
 
 
 def deeds(kept: Kept) -> Iterator[Deed]:
-    """Each act with what it has to lead to, in the order of time."""
+    """Each act with what it must lead to, in order of time."""
     acts = kept["acts"]
     alive: set[str] = set()
     for at, act in enumerate(acts):
@@ -116,14 +116,15 @@ def deeds(kept: Kept) -> Iterator[Deed]:
 
 
 def _session_ms(kept: Kept, act: Act) -> int:
-    """The session timeout of the members: a classic one brings its own, for KIP-848's the script has set the same."""
+    """The session timeout of the members: a classic one has its own, for KIP-848's the script has set the same one."""
     return int(kept["config"].get("session.timeout.ms", 30_000))
 
 
 def _away(acts: Sequence[Act], at: int, session_ms: int) -> str:
-    """How long a static member is away by this act, or was before it: `short` of its session, `long`, or `about` it.
+    """How long a static member is absent after this act, or was before it, compared with its session timeout: `short`,
+    `long`, or `about` equal.
 
-    A static member that closes says nothing for good: it expires like one that is killed.
+    A static member that closes does not leave the group: it expires like one that is killed.
     """
     act = acts[at]
     if act["do"] in ("leave", "kill"):
@@ -147,7 +148,7 @@ def _away(acts: Sequence[Act], at: int, session_ms: int) -> str:
 
 
 def _deed(act: Act, kept: Kept, *, alive: bool, kinds: set[str], static: str) -> Deed:
-    """`static`: for how long a static member is away; empty for others."""
+    """`static`: how long a static member is absent; empty for others."""
     do = act["do"]
     if kept["theme"] == "sink":
         return _of_sink(act)
@@ -174,8 +175,8 @@ def _deed(act: Act, kept: Kept, *, alive: bool, kinds: set[str], static: str) ->
 
 
 def _of_sink(act: Act) -> Deed:
-    """What becomes of a sink's consumers as the workers of Connect that run them come and go: tasks are stopped in good
-    order and started on another worker, and a worker that dies takes its tasks along."""
+    """What happens to a sink's consumers when the Connect workers that run them start and stop: tasks are stopped
+    cleanly and started on another worker, and a worker that dies takes its tasks with it."""
     moves = frozenset(["joined", "left"])
     match act["do"]:
         case "kill" | "freeze":
@@ -189,10 +190,10 @@ def _of_sink(act: Act) -> Deed:
 
 
 def _still(act: Act, kept: Kept, kinds: set[str], by_itself: frozenset[str]) -> Deed:
-    """Of an act with which no member comes or goes."""
+    """The deed of an act in which no member arrives or leaves."""
     do = act["do"]
     if do in _STILL:
-        # librdkafka's leader may look at the topic later than a follower, and asks for another rebalance then.
+        # librdkafka's leader may look at the topic later than a follower, and then asks for another rebalance.
         more = {"leader_rejoined"} if do == "add_partitions" and "confluent" in kinds else set()
         return Deed(act, frozenset([_STILL[do]]), by_itself | more)
     if do == "create" and act["matching"]:
@@ -204,13 +205,13 @@ def _still(act: Act, kept: Kept, kinds: set[str], by_itself: frozenset[str]) -> 
         fits = frozenset(["subscription_changed", "leader_rejoined", "not_known", "topic_deleted"])
         return Deed(act, fits, came_and_went(kept, act), not_in_the_log="deleted")
     if do == "rejoin":
-        # A follower that joins again with what the coordinator knows is simply answered.
+        # A follower that joins again with unchanged metadata is simply answered.
         return Deed(act, frozenset(["leader_rejoined"]), by_itself, must=False)
     if do == "connector":
-        # Each worker that reads of it joins again, and once more to hand over what it has to.
+        # Each worker that reads the change joins again, and once more to hand over what it has to give up.
         return Deed(act, frozenset(["leader_rejoined"]))
     if do in COORDINATOR_GOES:
-        # Members that find it again within their session stay; librdkafka's classic ones give up, and join anew.
+        # Members that find it again within their session stay; librdkafka's classic ones give up, and rejoin.
         also = frozenset(("session_expired", "joined", "started", "leader_rejoined"))
         return Deed(act, frozenset(["coordinator_moved"]), also, must=False)
     assert do in NOTHING or do == "create" or do == "delete_topic", do
@@ -221,8 +222,8 @@ def _still(act: Act, kept: Kept, kinds: set[str], by_itself: frozenset[str]) -> 
 
 
 def flapping_members(kept: Kept, *, planned: bool = False) -> set[str]:
-    """Members that went three times within ten minutes; `planned`: goings by a deploy, or as the whole group was
-    stopped, count as well."""
+    """Members that left or died three times within ten minutes; `planned`: departures in a deploy, or when the whole
+    group was stopped, count too."""
     times: dict[str, list[int]] = {}
     for act in kept["acts"]:
         if act["do"] in _OUT and (planned or not _is_planned(act)):
@@ -240,7 +241,7 @@ def _is_planned(act: Act) -> bool:
 
 
 def patterns_of(window: Window, kept: Kept) -> tuple[set[str], set[str]]:
-    """The patterns of which rebalances in this window are a part, and those that may be said of them besides."""
+    """The patterns that rebalances in this window are part of, and others that may also be reported."""
     true: set[str] = set()
     may: set[str] = set()
     if kept["theme"] == "sink":
@@ -262,15 +263,16 @@ def patterns_of(window: Window, kept: Kept) -> tuple[set[str], set[str]]:
 
 
 _TASKS_MAY = ("flapping", "rolling_restart")
-"""What may be told of a sink's consumers: each time their workers rebalance, some are stopped and started again."""
+"""What may be reported about a sink's consumers: each time their workers rebalance, some are stopped and started
+again."""
 
 _FIRST = ("start", "join")
-"""A member's first appearance is no part of its flapping, though it may be told as one."""
+"""A member's first appearance is not part of its flapping, though it may be reported as such."""
 
 
 def _turns(kept: Kept) -> set[tuple[str, int]]:
-    """Who closed or came back when, where members did so one after another: as in a rolling restart, though nobody may
-    have meant one."""
+    """Which members closed or came back, and when, if they did so one after another: as in a rolling restart, though it
+    may not have been intended as one."""
     turns: list[tuple[str, int, int]] = []
     acts = kept["acts"]
     for at, act in enumerate(acts):
@@ -293,7 +295,7 @@ def _turns(kept: Kept) -> set[tuple[str, int]]:
 
 @dataclass
 class Expectation:
-    """Which findings a group deserves. Of each set in `must` one is to be there; those in `may` are no mistake."""
+    """Which findings a group deserves. One of each set in `must` has to be found; those in `may` are not mistakes."""
 
     must: list[frozenset[str]] = field(default_factory=list)
     may: set[str] = field(default_factory=set)
@@ -301,14 +303,14 @@ class Expectation:
 
 
 HEALTHY = frozenset(("start", "join", "wait", "blink", "busy", "rest", "create", "refused", "dry_up"))
-"""A group to which nothing else was done has nothing to complain about; it may also have been stopped at the end."""
+"""A group to which nothing else was done should have no findings; it may also have been stopped at the end."""
 _HELD_LONG_MS = 10_000
 _APART_LONG_MS = 30_000
 _STUCK_LONG_MS = 10 * MINUTE_MS
 _MANY = 6
 _CHANGES = 3
 _RESTLESS = 8
-"""A story lasts some three minutes: a group that changes so often in it hardly comes to rest."""
+"""A story lasts about three minutes: a group that changes this many times in it is hardly ever at rest."""
 _TELLS_OF = {
     "session_expired": frozenset(("session_expired", "flapping")),
     "poll_interval_exceeded": frozenset(("poll_interval_exceeded", "flapping")),
@@ -317,7 +319,7 @@ _EAGER = ("range", "roundrobin")
 
 
 def expectation(kept: Kept, tellable: Sequence[Deed]) -> Expectation:
-    """What is to be found. `tellable`: the deeds that the log shows."""
+    """The findings to expect. `tellable`: the deeds that the log shows."""
     expected = Expectation(is_healthy=_is_healthy(kept))
     if expected.is_healthy:
         return expected
@@ -369,7 +371,7 @@ def _of_patterns(kept: Kept, tellable: Sequence[Deed], expected: Expectation) ->
 
 
 def _of_shape(kept: Kept, expected: Expectation) -> None:
-    """What there may be to say about how it rebalances, and whom it holds up."""
+    """Findings about how the group rebalances, and which members hold it up."""
     acts = kept["acts"]
     if any(act.get("held_by") for act in acts):
         expected.may.add("held_up")
@@ -384,7 +386,7 @@ def _of_shape(kept: Kept, expected: Expectation) -> None:
     if sum(len(deed.members) for deed in turns if deed.act["do"] != "start") >= _MANY:
         expected.may |= {"members_come_and_go"}
     if "kafka-python" in _clients(kept):
-        expected.may |= {"rejoins"}  # it joins anew by itself (docs/reference/history.md)
+        expected.may |= {"rejoins"}  # it rejoins on its own (docs/reference/history.md)
     if len(changes) >= _RESTLESS:
         expected.may |= {"never_at_rest"}
     if sum(act["do"] in ("subscribe", "delete_topic") or bool(act.get("matching")) for act in acts) >= 2:
@@ -401,7 +403,7 @@ def _of_sharing(kept: Kept, expected: Expectation) -> None:
     """Whether programs with nothing in common have one group id, and whether its broker was restarted."""
     if any(act["do"] in COORDINATOR_GOES for act in kept["acts"]):
         expected.may |= {"coordinator_moved", "session_expired"}
-        # librdkafka's commits that waited for the coordinator come after later ones.
+        # librdkafka's commits that waited for the coordinator arrive after later ones.
         expected.may |= {"rewinds"} if _clients(kept) & {"confluent"} else set()
     apart_ms = _apart_ms(kept)
     if apart_ms:
@@ -411,7 +413,7 @@ def _of_sharing(kept: Kept, expected: Expectation) -> None:
 
 
 def _apart_ms(kept: Kept) -> int:
-    """For how long programs with disjoint topics were in the group together."""
+    """How long programs with disjoint topics were in the group together."""
     reads: dict[str, frozenset[str]] = {}
     apart_ms = 0
     acts = kept["acts"]

@@ -14,9 +14,9 @@ SILENT = ("kill", "freeze")
 
 
 def spans(acts: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, int]]:
-    """The times in which the group may rebalance: from an act to when it was at rest again.
+    """The times in which the group may rebalance: from an act until it was at rest again.
 
-    An act for whose end the script did not wait has what follows it up to the next one that it waited for.
+    If the script did not wait for the end of an act, its time extends to the end of the next act for which it waited.
     """
     begin: int | None = None
     for act in acts:
@@ -42,7 +42,7 @@ def longest_rebalance_ms(kept: Mapping[str, Any], act: Mapping[str, Any]) -> int
 
 
 def came_and_went(kept: Mapping[str, Any], act: Mapping[str, Any]) -> frozenset[str]:
-    """What members did by themselves while this was done, by the coordinator's log."""
+    """What members did on their own while this was done, according to the coordinator's log."""
     found: set[str] = set()
     for line in kept["broker_log"]:
         if act["at_ms"] - SLACK_MS <= line["at_ms"] <= act["until_ms"] + SLACK_MS:
@@ -51,8 +51,8 @@ def came_and_went(kept: Mapping[str, Any], act: Mapping[str, Any]) -> frozenset[
 
 
 def undoubted(kept: Mapping[str, Any]) -> dict[str, Any]:
-    """The story up to where the coordinator first did what no act explains, or the script could not go on: its day ends
-    there."""
+    """The story up to the point where the coordinator first did something that no act explains, or the script could not
+    continue."""
     end_ms = min((line["at_ms"] for line in _doubtful(kept)), default=None)
     acts = [act for act in kept["acts"] if "until_ms" in act]
     whole = 0
@@ -73,7 +73,7 @@ def undoubted(kept: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def doubts(kept: Mapping[str, Any]) -> list[str]:
-    """What the coordinator did and the acts do not explain: the machine was too busy."""
+    """What the coordinator did that the acts do not explain: the machine was too busy."""
     return [f"{line['at_ms']} {line['text']}" for line in _doubtful(kept)]
 
 
@@ -88,15 +88,15 @@ def _doubtful(kept: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _may_expire(kept: Mapping[str, Any], line: Mapping[str, Any]) -> bool:
-    """Whether a member whose end nobody told to the broker is the one that expires. KIP-848's members have ids that do
-    not begin with their client id: any of them may be meant."""
+    """Whether the expiring member is one that ended without notifying the broker. KIP-848's members have ids that do
+    not begin with their client id, so it may be any of them."""
     before = [act for act in kept["acts"] if act["at_ms"] - SLACK_MS <= line["at_ms"]]
     settled = [act for act in before if act.get("until_ms", line["at_ms"]) < line["at_ms"] - SLACK_MS]
     static = {label for label, about in kept["cast"].items() if about["static"]}
     silent = {label for act in before if act["do"] in SILENT for label in act["members"]}
     silent |= {label for act in before if act["do"] == "leave" for label in act["members"]} & static
     silent |= {label for act in before if act.get("how") == "stay" for label in act["members"]}
-    for label in silent & static:  # one that is back in time does not expire
+    for label in silent & static:  # one that returns in time does not expire
         latest = [act["do"] for act in settled if label in act["members"]][-1:]
         silent = silent - {label} if latest == ["back"] else silent
     by_name = [label for label in kept["cast"] if f"{label}-" in line["text"]]

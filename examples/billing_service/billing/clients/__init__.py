@@ -1,10 +1,10 @@
 """The Kafka part of the service, once for each client: `run` reads orders until it is asked to stop.
 
-Keep the one of your client. All do the same:
+Keep the one for your client. All do the same:
 
-- A record is handled, then its message is written, then its offset is committed. A process that dies in between handles
-  the record again.
-- What is handled is committed before partitions are given up, and offsets of partitions that are gone are forgotten.
+- A record is handled, then its message is written, then its offset is committed. If the process dies in between, the
+  record is handled again.
+- Offsets of handled records are committed before partitions are given up, and offsets of lost partitions are forgotten.
 - An error that is not about the group's membership ends `run`: the service is then started again, and goes back to the
   last commit.
 """

@@ -41,7 +41,7 @@ async def _run(settings: Settings, handle: Handle, stopping: Event) -> None:
             for record in chain.from_iterable(batches.values()):
                 async with member.lock:
                     if stopping.is_set() or member.rebalances != rebalances:
-                        break  # after a rebalance the rest of the batch is read again, here or by another member
+                        break  # after a rebalance the rest of the batch is read again, by this member or another
                     # In a thread: the event loop sends heartbeats meanwhile.
                     message = await asyncio.to_thread(handle, record)
                     member.sent.append(
@@ -56,9 +56,9 @@ async def _run(settings: Settings, handle: Handle, stopping: Event) -> None:
 
 
 class Member(ConsumerRebalanceListener):  # type: ignore[misc]
-    """Commits what is handled.
+    """Commits the offsets of handled records.
 
-    aiokafka calls listeners beside the loop that reads: a rebalance waits until `lock` is free.
+    aiokafka calls listeners concurrently with the loop that reads: a rebalance waits until `lock` is free.
     """
 
     def __init__(self, consumer: AIOKafkaConsumer, interval_s: float) -> None:
@@ -91,4 +91,4 @@ class Member(ConsumerRebalanceListener):  # type: ignore[misc]
                 self.progress.forget(revoked)
 
     async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
-        """These partitions are read from now on."""
+        """These partitions are now read by this member."""

@@ -18,7 +18,7 @@ MOVED = (KafkaError.REBALANCE_IN_PROGRESS, KafkaError.ILLEGAL_GENERATION, KafkaE
 
 
 class Order(NamedTuple):
-    """A message of confluent-kafka, as the service takes it."""
+    """A message of confluent-kafka as the service's record."""
 
     topic: str
     partition: int
@@ -71,7 +71,7 @@ def _order(found: Any) -> Order:
 
 
 class Member:
-    """Commits what is handled."""
+    """Commits the offsets of handled records."""
 
     def __init__(self, consumer: Consumer, producer: Producer, interval_s: float) -> None:
         self.progress = Progress(interval_s)
@@ -80,7 +80,7 @@ class Member:
         self._failed: list[KafkaError] = []
 
     def on_delivery(self, error: KafkaError | None, message: Any) -> None:
-        """A message is written, or cannot be."""
+        """A message was written, or could not be."""
         if error is not None:
             self._failed.append(error)
 

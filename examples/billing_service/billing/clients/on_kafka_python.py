@@ -31,7 +31,7 @@ NOT_NOW = (
     UnknownMemberIdError,
     RetriableError,
 )
-"""A rebalance is under way, the partitions are lost, or the broker is away."""
+"""A rebalance is under way, the partitions are lost, or the broker is down."""
 
 
 def run(settings: Settings, handle: Handle, stopping: Event) -> None:
@@ -68,15 +68,16 @@ def run(settings: Settings, handle: Handle, stopping: Event) -> None:
 def _polled(consumer: KafkaConsumer) -> Iterable[Any]:
     """The next records, if there are any."""
     try:
-        # A poll that ends while the consumer joins can leave kafka-python 3.0 without partitions: it is a long one.
+        # A poll that ends while the consumer joins can leave kafka-python 3.0 without partitions, so this timeout is
+        # long.
         return chain.from_iterable(consumer.poll(timeout_ms=1000).values())
-    except RetriableError as error:  # the broker is away
+    except RetriableError as error:  # the broker is down
         log.warning("nothing read: %s", error)
         return ()
 
 
 class Member(AsyncConsumerRebalanceListener):  # type: ignore[misc]
-    """Commits what is handled."""
+    """Commits the offsets of handled records."""
 
     def __init__(self, consumer: KafkaConsumer, interval_s: float) -> None:
         self.progress = Progress(interval_s)
@@ -97,14 +98,14 @@ class Member(AsyncConsumerRebalanceListener):  # type: ignore[misc]
     async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
         """These partitions are about to be given up.
 
-        It runs on the consumer's event loop, within `poll`: the blocking `commit` would wait for itself there.
+        This is called on the consumer's event loop, within `poll`, where the blocking `commit` would wait for itself.
         """
         offsets = self._to_commit()
         if offsets:
             try:
                 await self._consumer.commit_async(_described(offsets))
             except NOT_NOW as error:
-                log.warning("not committed, the next owner handles the last orders again: %s", error)
+                log.warning("not committed; the next owner handles the last orders again: %s", error)
         self.progress.forget(revoked)
 
     async def on_partitions_lost(self, lost: Collection[TopicPartition]) -> None:
@@ -112,7 +113,7 @@ class Member(AsyncConsumerRebalanceListener):  # type: ignore[misc]
         self.progress.forget(lost)
 
     async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
-        """These partitions are read from now on."""
+        """These partitions are now read by this member."""
 
     def _to_commit(self) -> dict[tuple[str, int], int]:
         for sent in self.sent:

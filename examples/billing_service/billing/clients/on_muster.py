@@ -45,7 +45,7 @@ def run(settings: Settings, handle: Handle, stopping: Event) -> None:
 
 
 class Member(RebalanceListener):
-    """Commits what is handled."""
+    """Commits the offsets of handled records."""
 
     def __init__(self, consumer: Consumer, interval_s: float) -> None:
         self.progress = Progress(interval_s)

@@ -1,6 +1,6 @@
-"""What a scripted member in Python is told: its settings as an argument, commands as lines of JSON on standard input.
+"""The input of a scripted member in Python: its settings as an argument, commands as lines of JSON on standard input.
 
-The end of the input ends the process without a word to the broker: the script that gave the commands is gone.
+The end of the input ends the process without notifying the broker: the script that gave the commands has ended.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ def _read() -> None:
 
 
 def begin() -> None:
-    """Say that the client stands, and listen from now on."""
+    """Report that the client is ready, and listen from now on."""
     threading.Thread(target=_read, daemon=True).start()
     tell("ready")
 
 
 def tell(event: str, detail: Any = "") -> None:
-    """Say what happened, as a line of JSON."""
+    """Report what happened, as a line of JSON."""
     print(json.dumps({"event": event, "detail": str(detail)}), flush=True)
 
 
 def command(*, wait: bool) -> dict[str, Any] | None:
-    """The next command that the client itself has to obey; None when there is none. `wait`: one has to come."""
+    """The next command that the client itself has to obey; None if there is none. `wait`: wait for one."""
     global _pace_ms
     while True:
         try:
@@ -54,12 +54,13 @@ def command(*, wait: bool) -> dict[str, Any] | None:
 
 
 def handle(count: int) -> None:
-    """Take as long for records as was told."""
+    """Spend the commanded time on records."""
     time.sleep(_pace_ms * count / 1000)
 
 
 def commit_due() -> bool:
-    """Whether the member is to commit what it has handled: after each poll (`manual`), or so often (`manual:MS`)."""
+    """Whether the member must now commit what it has handled: after each poll (`manual`), or at intervals
+    (`manual:MS`)."""
     global _committed_at
     due = _policy == "manual" and time.monotonic() - _committed_at >= int(_every or 0) / 1000
     if due:
@@ -68,7 +69,7 @@ def commit_due() -> bool:
 
 
 def converted(types: dict[str, type]) -> dict[str, Any]:
-    """Kafka's settings as keyword arguments: underscores in place of dots, and each value of its type."""
+    """Kafka's settings as keyword arguments: with underscores instead of dots, and each value as its type."""
     return {
         (keyword := name.replace(".", "_")): types.get(keyword, str)(value) for name, value in SPEC["config"].items()
     }

@@ -1,4 +1,4 @@
-"""A scripted member that uses aiokafka (see told.py). Its handler holds up its own task only, as a slow await would."""
+"""A scripted member that uses aiokafka (see told.py). Its handler holds up only its own task, as a slow await would."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.history.scenarios.members.told import TYPES, begin, command, commit_d
 
 
 async def main():
-    """Be a member until told to close."""
+    """Be a member until the command to close."""
     config = converted(TYPES)
     config["partition_assignment_strategy"] = (RangePartitionAssignor,)
     consumer = AIOKafkaConsumer(**config)

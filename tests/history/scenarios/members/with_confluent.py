@@ -15,7 +15,7 @@ config = {
 
 
 def failed(error):
-    """librdkafka tells here of what it cannot mend."""
+    """librdkafka reports here what it cannot repair."""
     if error.fatal() or error.code() == KafkaError._FATAL:
         tell("fenced", error)
         os._exit(3)

@@ -1,4 +1,4 @@
-"""A scripted member that uses muster's AsyncConsumer (see told.py). Its handler holds up its own task only."""
+"""A scripted member that uses muster's AsyncConsumer (see told.py). Its handler holds up only its own task."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.history.scenarios.members.told import TYPES, begin, command, commit_d
 
 
 async def main():
-    """Be a member until told to close."""
+    """Be a member until the command to close."""
     consumer = AsyncConsumer(**converted(TYPES))
     begin()
     polling = False
