@@ -1,4 +1,5 @@
-"""Lives of groups to which the coordinator assigns: 40 fixed seeds and 20 of the run's own, any number in `make soak`.
+"""Lives of groups whose coordinator assigns the partitions: 40 fixed seeds and 20 of the run's own, any number in `make
+soak`.
 
 The checks and the faults are those of `test_group_simulation.py`; in addition, partitions lose their leaders for a
 while. Partitions that are added, and static members that come back with other topics, must be handled without an

@@ -38,7 +38,7 @@ def lead_many_lives() -> None:
 
 
 def assert_caught(pattern: str) -> None:
-    """One of the seeds finds it, and says what is wrong."""
+    """One of the seeds finds the violation, and the error says what is wrong."""
     with pytest.raises(InvariantError) as caught:
         lead_many_lives()
     assert re.search(pattern, str(caught.value).splitlines()[0]), str(caught.value).splitlines()[0]

@@ -131,7 +131,7 @@ class World:
         self.clock.run_until(self.check, milliseconds)
 
     def quiet(self):
-        """What holds when faults have stopped and time has passed."""
+        """Check what holds when faults have stopped and time has passed."""
         alive = set(self.brokers)
         controller = read_controller(self.data(CONTROLLER))
         assert isinstance(controller, Controller)

@@ -1,4 +1,4 @@
-"""Groups whose members handle records many at a time, through crashes, freezes, cuts and failovers, from seeds."""
+"""Groups whose members handle many records at a time, through crashes, freezes, cuts and failovers, from seeds."""
 
 from __future__ import annotations
 

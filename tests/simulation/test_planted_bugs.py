@@ -63,7 +63,7 @@ def test_a_fenced_member_that_commits_gets_unknown_member_id(monkeypatch):
 
 
 def test_a_member_is_expired_though_its_sync_was_answered_just_now(monkeypatch):
-    """Its session is not renewed when a rebalance sends it back to join."""
+    """Its session is not renewed when a rebalance makes it join again."""
     real = classic._answer_sync
 
     def forgetful(group: Any, member: Any, error: ErrorCode, now: int, effects: Any) -> None:

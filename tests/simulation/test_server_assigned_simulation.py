@@ -1,4 +1,4 @@
-"""Members of scheme 2 with coordinators that crash and freeze: what must hold, over many seeds."""
+"""Members of scheme 2 with coordinators that crash and freeze: invariants, over many seeds."""
 
 from __future__ import annotations
 

@@ -119,8 +119,8 @@ class Transactional(SimClient):
     """Commits offsets in transactions, ends each with a marker until that is accepted, and then checks: the group has
     the offsets of the committed transactions, and no others. It is the only one that commits for its group.
 
-    Requests that it has given up may be carried out late. A commit is verified then, as the coordinator of the
-    transaction would do it; a marker has the epoch of its transaction."""
+    Requests that it has given up may be carried out late. A late commit is verified, as the transaction's coordinator
+    would do; a marker has the epoch of its transaction."""
 
     PARTITIONS = 40
 

@@ -93,7 +93,7 @@ class Group:
 
     @contextmanager
     def counted(self) -> Iterator[ZooKeeperCounts]:
-        """What ZooKeeper does from here until the group is at rest again."""
+        """What ZooKeeper does from the block's start until the group is at rest again."""
         self.clock.advance(3_000)
         counts, before = ZooKeeperCounts(), self.zookeeper.counts.copy()
         yield counts

@@ -68,7 +68,7 @@ class WatcherLife:
     # --- events ------------------------------------------------------------------------------------------------
 
     def join(self) -> SimWatcher:
-        """One more member."""
+        """Add a member."""
         name = f"g_c{len(self.watchers):03}"
         by_topic = self.rng.random() < 0.7
         streams = WatcherSubscription.to_topics({_TOPIC: self.rng.choice((1, 2))})
@@ -188,7 +188,7 @@ class WatcherLife:
 
 
 def simulate_watchers(seed: int, happenings: Iterable[str] = ORDERLY + FAULTS, steps: int = 25) -> WatcherLife:
-    """Lead a group through a life that follows from the seed, and check what must hold.
+    """Simulate the life of a group that follows from the seed, and check what must hold.
 
     Raises:
         InvariantError: it did not.

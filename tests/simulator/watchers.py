@@ -121,7 +121,7 @@ class SimWatcher:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether it has nothing to do until something changes."""
+        """Whether it is idle until something changes."""
         return self.is_gone or (
             self.member.state is WatcherState.STABLE and self._running is None and not self.member.wants_attention
         )

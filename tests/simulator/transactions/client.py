@@ -164,7 +164,7 @@ class ClientProducer:
         raise Fatal("nobody answers")
 
     def begin_transaction(self) -> Attempt:
-        """A new transaction."""
+        """The current transaction, a new one if needed."""
         attempt = self.note_attempt()
         self._engine.transactions.begin()
         return attempt
@@ -275,7 +275,7 @@ class ClientProducer:
         raise Fatal("nobody answers")
 
     def _check_nothing_else(self, commit: bool) -> None:
-        """The outcome is not known: only the same call may follow."""
+        """Check, when the outcome is unknown, that only the same call is allowed."""
         current = self._engine.transactions
         if current.error is not None:
             return

@@ -38,7 +38,7 @@ class Copies:
         self._at[where] = at
 
     def visible(self) -> dict[int, int]:
-        """By partition, the last record whose copy readers have seen by now."""
+        """By partition, the last record whose copy readers have seen."""
         return {partition: max(found) for partition, found in self._seen.items()}
 
     def compare(self, visible: dict[int, int], offsets: dict[int, int], partitions: int) -> None:
@@ -77,7 +77,7 @@ class Copies:
         wanted = Counter((partition, offset) for partition, end in ends.items() for offset in range(end))
         if copied != wanted:
             wrong = sorted(key for key in copied | wanted if copied[key] != wanted[key])
-            raise InvariantError(f"copied not once: {[(key, copied[key]) for key in wrong][:5]}")
+            raise InvariantError(f"not copied exactly once: {[(key, copied[key]) for key in wrong][:5]}")
 
 
 def copy_of(value: str) -> tuple[int, int] | None:

@@ -15,7 +15,7 @@ class Killed(KeyboardInterrupt):
 
 
 class LifeDisk(RecordingDisk):
-    """The disk of one process, from its start to its end; `kill_after` and `refused` count writes from now on."""
+    """The disk of one process, from its start to its end; `kill_after` and `refused` count down with each write."""
 
     def __init__(self, root: Path, rng: Random) -> None:
         super().__init__(root)
@@ -90,7 +90,7 @@ class LifeDisk(RecordingDisk):
             self.close(fd)
 
     def cut_power(self) -> None:
-        """After the end: lay out what a power cut leaves."""
+        """After the end: leave on disk what survives a power cut."""
         player = Player(self)
         player.go_to(self.now)
         data, names = self._rng.choice(((0.0, 0.0), (1.0, 0.0), (0.0, 1.0), (0.5, 0.3), (0.5, 0.8)))

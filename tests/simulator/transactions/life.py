@@ -203,7 +203,7 @@ class Life:
         await producer.leave()
 
     async def live(self, name: str) -> None:
-        """Process after process with one transactional id."""
+        """Run one process after another with one transactional id."""
         while not self.is_over:
             await self._life_of(name)
             await self.world.sleep(self.rng.choice((0, self.rng.randint(0, 300))))
@@ -225,7 +225,7 @@ class Life:
         await producer.leave()
 
     async def _transaction(self, producer: Producer | ClientProducer, name: str) -> bool:
-        """One transaction. Returns False if the process dies in it."""
+        """Run one transaction. Returns False if the process dies in it."""
         attempt = producer.begin_transaction()
         try:
             if name == "p":

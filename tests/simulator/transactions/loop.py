@@ -97,7 +97,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return ceil(scheduled[0].when() * 1000 - 1e-3) if scheduled else None
 
     def turn(self) -> None:
-        """Do what is due now. Raises what ends a program: see `Killed`."""
+        """Do what is due now. Raises exceptions that end a program: see `Killed`."""
         self.inside(self._run_once)  # type: ignore[attr-defined]
 
     def inside(self, work: Callable[[], Any]) -> Any:

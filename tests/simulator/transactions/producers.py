@@ -105,7 +105,7 @@ class Producer:
     # ----------------------------------------------------------------------------------------------------- transactions
 
     def begin_transaction(self) -> Attempt:
-        """A new transaction; nothing is sent."""
+        """Begin a transaction; nothing is sent."""
         self._count += 1
         self._added.clear()
         name = f"{self.process}#{self._count}"

@@ -50,7 +50,7 @@ class _Sent:
 
     @property
     def may_come_again(self) -> bool:
-        """Whether a broker may see it when nobody waits for its answer."""
+        """Whether a broker may see it when the client no longer waits for its answer."""
         first = _REPEATED_FROM.get(self.send.request_type)
         return first is not None and self.version >= first
 
@@ -148,7 +148,7 @@ class ClientDriver:
     # --- for the connections -----------------------------------------------------------------------------------------
 
     def deliver(self, send: AnySend, answer: Any) -> None:
-        """Give a request its answer, then poll the cores."""
+        """Pass a request its answer, then poll the cores."""
         if self.is_dead:
             return
         try:
@@ -158,7 +158,7 @@ class ClientDriver:
         self.wakeup()
 
     def on_open(self) -> None:
-        """The handshake is over."""
+        """The handshake is complete."""
         self._backoff.reset()
         self._retry_at = 0
         is_v2 = self._is_v2()
@@ -234,7 +234,7 @@ class _Link:
         except UnsupportedVersionError as error:
             return Failure(FailureKind.UNSUPPORTED_VERSION, str(error))
         self._driver.on_sent(request)
-        if self._in_flight:  # answers come in order
+        if self._in_flight:  # answers arrive in order
             deadline = max(deadline, self._in_flight[-1].deadline)
         return _Sent(send, request, codec.encode(request, version), version, deadline)
 

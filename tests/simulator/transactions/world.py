@@ -34,7 +34,7 @@ class Disconnected(Exception):  # noqa: N818
 
 @dataclass
 class Attempt:
-    """One transaction, as its producer knows it."""
+    """One transaction, from its producer's view."""
 
     name: str
     tv2: bool
@@ -54,7 +54,7 @@ class Attempt:
     told: bool | None = None
     """The answer's report of the end: committed, aborted, or None."""
     told_no_commit: bool = False
-    """The only EndTxn that asked to commit was refused."""
+    """Whether the only EndTxn that asked to commit was refused."""
     by_client: bool = False
     """Whether muster's own producer runs it."""
 
@@ -77,7 +77,7 @@ class World:
     Args:
         root: a folder for the brokers' data.
         brokers: how many; one is standalone, several are a cluster on ZooKeeper.
-        settings: of every broker.
+        settings: those of every broker.
     """
 
     def __init__(self, root: Path, rng: Random, brokers: int = 1, settings: dict[str, object] | None = None) -> None:
@@ -90,9 +90,9 @@ class World:
         self.clock = VirtualClock()
         self.zookeeper = SimZooKeeper(self.clock, rng, servers=2, tick_ms=100) if brokers > 1 else None
         self.nodes: dict[int, Node] = {}
-        """The brokers, each its newest process."""
+        """The newest process of each broker."""
         self.processes: list[Node] = []
-        """Every broker's process, also those that another one has replaced."""
+        """All processes of brokers, including those that another one has replaced."""
         self.machines: list[VirtualLoop] = []
         """The clients' processes."""
         self.faults = Faults()
@@ -105,7 +105,7 @@ class World:
         self.is_lasting = True
         """Whether what brokers have acknowledged lasts, and time advances steadily."""
         self.sent: list[tuple[Any, int]] = []
-        """Requests that may come again at any time."""
+        """Requests that may arrive again at any time."""
         self.after_turn: Callable[[Node], None] = lambda _node: None
         self.story: list[str] = []
         self._settings = settings or {}

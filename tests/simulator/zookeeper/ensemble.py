@@ -66,11 +66,11 @@ class SimZooKeeper:
 
     @property
     def tree(self) -> Tree:
-        """The truth, for checks: the leader's znodes, whatever a session sees of them."""
+        """The truth, for checks: the leader's znodes, whatever sessions see of them."""
         return self._leader.tree
 
     def is_alive(self, session_id: int) -> bool:
-        """Whether ZooKeeper has not ended a session, for checks."""
+        """For checks: whether ZooKeeper has not ended a session."""
         return session_id in self._leader.leases
 
     # --- sessions ----------------------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ class SimZooKeeper:
 
     def _wait(self, predicate: Callable[[], bool], within_ms: int) -> None:
         if not self.clock.run_until(predicate, within_ms):
-            raise InvariantError(f"it did not come about within {within_ms} ms: {self.sessions}")
+            raise InvariantError(f"it did not happen within {within_ms} ms: {self.sessions}")
 
     # --- faults -------------------------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class SimZooKeeper:
         self.cuts.update((session.name, index, direction) for index in chosen for direction in directions)
 
     def heal(self, session: SimSession) -> None:
-        """Let everything pass again."""
+        """Let traffic pass again."""
         self.cuts -= {cut for cut in self.cuts if cut[0] == session.name}
         for connection in [each for each in self._connections if each.client is session]:
             connection.to_server.pump()

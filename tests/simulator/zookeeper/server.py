@@ -74,9 +74,9 @@ class ZooKeeperCounts:
     packets_received: int = 0
     packets_sent: int = 0
     reads: int = 0
-    """`cnt_readlatency`; a Sync is one, too."""
+    """`cnt_readlatency`; a Sync counts too."""
     writes: int = 0
-    """`cnt_updatelatency`: also refused ones, and the beginnings and ends of sessions."""
+    """`cnt_updatelatency`: includes refused ones, and the beginnings and ends of sessions."""
     watches_fired: Counter[zk.ZnodeChange] = field(default_factory=Counter)
     """`sum_node_created_watch_count` and so on. Two watches of one session on a deleted znode count as two, although it
     is notified once."""
@@ -164,7 +164,7 @@ class Lease:
 
 
 class Leader:
-    """Decides every write, one after the other, and which sessions live.
+    """Decides every write, one after the other, and which sessions are alive.
 
     Args:
         tick_ms: how often sessions are checked, so one lives for up to a tick longer than its timeout.
@@ -183,11 +183,11 @@ class Leader:
 
     @property
     def zxid(self) -> int:
-        """The last transaction."""
+        """The number of the last transaction."""
         return len(self.log)
 
     def delay_ms(self) -> int:
-        """How long the next message takes."""
+        """The delay of the next message."""
         return self.rng.randrange(4)
 
     def decide(
@@ -219,7 +219,7 @@ class Leader:
     # --- sessions ----------------------------------------------------------------------------------------------------
 
     def begin_session(self, timeout_ms: int, owner: Connection) -> tuple[int, int]:
-        """A new session: its id, and its transaction."""
+        """Begin a session; returns its id and its transaction."""
         self.counts.writes += 1
         self._next_session += 1
         session_id = self._next_session
@@ -263,7 +263,7 @@ class Leader:
 
 
 class Server:
-    """One server: its own tree, behind the leader's by some time, and the watches of its sessions.
+    """One server: its own tree, which lags behind the leader's, and the watches of its sessions.
 
     A write through it is answered when it has applied that write itself, so that a session reads what it wrote.
     """

@@ -1,4 +1,4 @@
-"""The client's end of a simulated session: it finds servers, doubts in time, and carries plans out.
+"""The client's end of a simulated session: it finds servers, doubts itself in time, and carries out plans.
 
 It keeps the contract of `muster.zookeeper.session.session`, with callbacks instead of coroutines.
 """
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 Listener = Callable[[zk.Watched | zk.SessionEvent], None]
 Reply = Callable[[Any], None]
-"""Takes an answer, or the error as a value."""
+"""Called with an answer, or with the error as a value."""
 Others = Callable[[zk.Ask[Any], Reply], None]
 """Carries out the asks that are not ZooKeeper's: carries one out, and replies, now or later, once."""
 
@@ -106,7 +106,7 @@ class SimSession:
         self.session_id = 0
         """The id of the current session, 0 before it has begun."""
         self.life = 0
-        """Counts the sessions. A plan belongs to the one in which it was begun."""
+        """Counts the sessions. A plan belongs to the session in which it began."""
         self.is_connected = False
         self.is_closed = False
         self.is_frozen = False
@@ -161,7 +161,7 @@ class SimSession:
         return running
 
     def close(self) -> None:
-        """End the session, at once if there is a connection; otherwise ZooKeeper ends it after its timeout."""
+        """End the session, immediately if there is a connection; otherwise ZooKeeper ends it after its timeout."""
         if not self.is_closed:
             self.is_closed = True
             if self._connection is not None and self.is_connected:

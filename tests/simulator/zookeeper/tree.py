@@ -42,7 +42,7 @@ class Transaction(NamedTuple):
     zxid: int
     changes: Sequence[Changed] = ()
     ended: int = 0
-    """The id of the session that it ends, 0 for none."""
+    """The id of the session that it ends; 0 for none."""
 
 
 class Trigger(NamedTuple):
