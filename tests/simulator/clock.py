@@ -1,4 +1,4 @@
-"""Time as a number that only a test moves."""
+"""Time as a number that only a test advances."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ class VirtualClock:
         return self.call_at(self.now + delay_ms, callback, *arguments)
 
     def next_due(self) -> int | None:
-        """When the next callback is due, None if there is none."""
+        """When the next callback is due; None if there is none."""
         timers = self._timers
         while timers and timers[0][2].cancelled:
             heappop(timers)
         return timers[0][0] if timers else None
 
     def advance(self, milliseconds: int) -> None:
-        """Let time pass, and call whatever becomes due, each at its moment."""
+        """Let time pass, and call what becomes due, each at its moment."""
         self.run_until(lambda: False, milliseconds)
 
     def run_until(self, predicate: Callable[[], bool], within_ms: int) -> bool:

@@ -38,17 +38,17 @@ class SimCluster:
         assert second.held == cluster.partitions()
 
     Args:
-        seed: of the network's delays and whatever else is left to chance.
+        seed: determines the network's delays and everything else that is random.
         topics: partitions by topic.
-        groups: the names of the groups; a member is of the first unless its settings say otherwise.
-        simple_groups: names under which consumers only commit, that take their partitions by hand.
+        groups: the names of the groups; a member belongs to the first unless its settings say otherwise.
+        simple_groups: names under which consumers with manual assignment only commit.
         nodes: how many brokers there are; node 1 coordinates first.
-        wire: have every message go through its codec, which takes longer.
-        versions: the newest version that the brokers speak, where it is not the newest there is; with `wire` only.
-        lazy_log: a record is durable some time after its append, as with `--fsync always`.
+        wire: pass every message through its codec, which takes longer.
+        versions: the newest versions that the brokers speak, if not the newest of all; only with `wire`.
+        lazy_log: a record becomes durable some time after its append, as with `--fsync always`.
         group_config: settings of the coordinator.
         limits: the longest timeouts of the members, for the checks.
-        skew_ms: how far the clocks of two coordinators may lie apart from the time.
+        skew_ms: how far the clocks of two coordinators may deviate from the time.
         slow, late: see `Network`.
     """
 
@@ -114,7 +114,7 @@ class SimCluster:
         """Start a consumer. `settings` are those of `ConsumerConfig`; it begins at the earliest record.
 
         `by_hand` are partitions that it takes with `assign` instead of subscribing. Its group is one of the
-        `simple_groups`, and no other process may have these partitions: two could both commit them, in either order.
+        `simple_groups`, and no other process may have these partitions: both could commit for them, in either order.
         """
         defaults: dict[str, Any] = {"group_id": self.groups[0], "auto_offset_reset": "earliest"}
         chosen = sorted(self.brokers.topics.counts) if topics is None else list(topics)
@@ -182,7 +182,7 @@ class SimCluster:
         """
         begin = self.clock.now
         if not self.clock.run_until(predicate, within_ms):
-            raise InvariantError(f"it did not come about within {within_ms} ms")
+            raise InvariantError(f"it did not happen within {within_ms} ms")
         return self.clock.now - begin
 
     def settle(self, within_ms: int = 60_000, *, quiet_ms: int = 10_000) -> int:
@@ -190,7 +190,7 @@ class SimCluster:
         took.
 
         Raises:
-            InvariantError: they did not settle, do not stay so, or are out of balance.
+            InvariantError: they did not settle, did not stay so, or are out of balance.
         """
         begin = self.clock.now
         if not self.clock.run_until(self.has_settled, within_ms):

@@ -79,7 +79,7 @@ class LogView:
         return self._log.read(offset, max_bytes)
 
     def depose(self, *, refuses: bool) -> None:
-        """Another node leads the log from now on."""
+        """From now on another node leads the log."""
         self._deposed_at = self._log.high_watermark, self._log.log_end_offset
         self._refuses = refuses
 
@@ -138,7 +138,7 @@ class SimCoordinators:
         self.load_ms = 0
         """How long a coordinator that takes over needs at most before it loads its logs, and for each piece."""
         self.wall_ms = 0
-        """How far the time of day is off."""
+        """How much the time of day is off."""
         self._clock = clock
         self._rng = rng
         self._topics = topics
@@ -158,7 +158,7 @@ class SimCoordinators:
     # --------------------------------------------------------------------------------------------
 
     def at(self, node_id: int) -> Coordinator | None:
-        """The coordinator of a node, if it believes that it is one."""
+        """The coordinator on a node, if the node believes that it is one."""
         if self.current is not None and self.current.node_id == node_id:
             return self.current
         return next((stale for stale in self._stale if stale.node_id == node_id), None)
@@ -282,7 +282,7 @@ class SimCoordinators:
         self._clock.call_later(for_ms, coordinator.when_it_runs, lambda: self._move_back(coordinator, slot))
 
     def move_back(self) -> None:
-        """The coordinator has all slots again."""
+        """The coordinator gets all slots back."""
         if self.current is not None:
             for slot in sorted(self._moved):
                 self._move_back(self.current, slot)
@@ -320,7 +320,7 @@ class SimCoordinators:
             coordinator.is_over = True
 
     def forget(self, node_id: int) -> None:
-        """A node died: a deposed coordinator on it is gone as well."""
+        """A node died, and with it a deposed coordinator on it."""
         for stale in [stale for stale in self._stale if stale.node_id == node_id]:
             stale.is_over = True
             self._stale.remove(stale)

@@ -1,7 +1,7 @@
 """The simulated counterpart of the client's driver: links instead of sockets, the virtual clock instead of the real
 one.
 
-It keeps the real driver's contract (`client.core.sends`): one link for each node and channel, answers in order, every
+It has the real driver's contract (`client.core.sends`): one link for each node and channel, answers in order, every
 `on_reply` called exactly once and never within `dispatch`.
 """
 
@@ -129,7 +129,7 @@ class SimDriver:
         self._wakeup()
 
     def on_open(self, link: Link) -> None:
-        """The node can be reached."""
+        """The connection to the node is established."""
         self._backoffs.pop(link.node_id, None)
         self._retry_at.pop(link.node_id, None)
 

@@ -101,7 +101,7 @@ class Faults:
     def start_simple(self, place: int) -> None:
         """Start the consumer that assigns itself some of the partitions, once the previous one is gone.
 
-        If a closing consumer crashes, two starts wait for its end: the first takes its place.
+        If a closing consumer crashes, two starts wait for its end: the first one replaces it.
         """
         there = [m for m in self.cluster.alive if m.by_hand is not None and self._place_of(m) == place]
         if there:
@@ -318,7 +318,7 @@ class Faults:
         self.cluster.trace("admin", f"{name} is made anew with {count} partitions")
 
     def produce(self) -> None:
-        """Write some records; more in a while."""
+        """Write some records, and schedule more."""
         if not self.is_over:
             partitions = sorted(self.cluster.partitions())
             for partition in self.rng.sample(partitions, min(3, len(partitions))):

@@ -97,7 +97,7 @@ class SimLog:
         self.append(built, now=now, leader_epoch=leader_epoch)
 
     def read(self, offset: int, max_bytes: int) -> LogRead:
-        """Whole batches from the one that holds `offset` on, at least one if there is any."""
+        """Whole batches, starting with the one that holds `offset`; at least one if there is any."""
         if offset >= self.high_watermark:
             return LogRead(b"", offset)
         at = bisect_right(self._bases, offset) - 1

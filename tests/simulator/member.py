@@ -155,7 +155,7 @@ class SimMember:
 
     @property
     def member_id(self) -> str:
-        """The id that the coordinator gave it."""
+        """The member id that the coordinator gave it."""
         return self.core.group_metadata().member_id
 
     @property
@@ -181,7 +181,7 @@ class SimMember:
     # --- events ---------------------------------------------------------------------------------------
 
     def crash(self) -> None:
-        """The process ends on the spot: nothing is committed, and no request is sent."""
+        """The process ends immediately: nothing is committed, and no request is sent."""
         self.trace("crashes")
         self._end()
 

@@ -10,7 +10,7 @@ guaranteed, so a slow link's request may arrive after a later one on another. Wh
   end is notified. A client that gives up a request meanwhile closes its end; what it had sent may still arrive when the
   path is back;
 - its broker dies: the client learns of it as soon as a packet can reach it. If the path is cut, and the client has
-  nothing to send, that may be never, and only its own timeout helps.
+  nothing to send, that may never happen, and only its own timeout helps.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class LinkOwner(Protocol):
         """An answer, or a Failure."""
 
     def on_open(self, link: Link) -> None:
-        """The node can be reached."""
+        """The connection to the node is established."""
 
     def on_closed(self, link: Link) -> None:
         """The link is closed."""
@@ -65,7 +65,7 @@ class FarEnd(Protocol):
         """A request has arrived."""
 
     def hang_up(self) -> None:
-        """The connection is over."""
+        """The connection has ended."""
 
 
 class Nodes(Protocol):
@@ -264,7 +264,7 @@ class Network:
         self._disturbed: dict[str, int] = {}
 
     def delay_ms(self) -> int:
-        """How long the next message takes."""
+        """The delay of the next message."""
         if self.slow and self._rng.randrange(1000) < self.slow:
             return self._rng.randrange(50, 3_000)
         return self._rng.randrange(4)
@@ -317,7 +317,7 @@ class Network:
         link.close(Failure(FailureKind.DISCONNECTED, "the connection was reset"))
 
     def cut(self, client: str, node_id: int, directions: Iterable[str] = BOTH_WAYS) -> None:
-        """Let nothing pass between a client and a node, or only in one direction."""
+        """Block traffic between a client and a node, or in only one direction."""
         self.cuts.update(((client, node_id), direction) for direction in directions)
         self.note_disturbed(client)
 

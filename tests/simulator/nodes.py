@@ -266,7 +266,7 @@ class SimBrokers:
     # --- topics ------------------------------------------------------------------------------------------------------
 
     def produce(self, partition: TopicPartition, count: int) -> None:
-        """Append records; fetches that wait for some are answered."""
+        """Append records; fetches that wait for them are answered."""
         self.records.write(partition, count)
 
     def truncate(self, partition: TopicPartition, offset: int) -> None:

@@ -80,11 +80,11 @@ class SimProducer:
 
     @property
     def is_flushing(self) -> bool:
-        """Whether a flush is not over."""
+        """Whether a flush is under way."""
         return bool(self._flushes)
 
     def close(self) -> None:
-        """Give up what is not acknowledged."""
+        """Close: give up what is not acknowledged."""
         self._cluster.trace(self.name, "is closed")
         self._core.close()
         self._turn()
@@ -317,7 +317,7 @@ class _Life:
                 raise InvariantError(f"all is well, and {producer.name} could not send: {producer.settled[lost[0]]}")
 
     def _end(self, producer: SimProducer) -> None:
-        """Close in the middle of it."""
+        """Close in the middle of the life."""
         for _ in range(self.rng.randrange(5)):
             self._send(producer)
         self.cluster.run(self.rng.choice((0, 1, 4)))

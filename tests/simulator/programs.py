@@ -1,4 +1,4 @@
-"""Programs that use a consumer as applications do, with the rules of the client's faces.
+"""Programs that use a consumer as applications do, by the rules of the client's public classes.
 
 Records handed out are handled before the next poll, the listener runs while the program is in poll, closing commits and
 leaves. `read` is the program of a consumer that fetches. `claim` is like Spark's: it is always in poll, reads its
@@ -39,7 +39,7 @@ class Application:
 
     @property
     def offsets(self) -> Offsets:
-        """The checks of what is handled and committed."""
+        """The checks of handled and committed offsets."""
         return self.member.invariants.group(self.member.group_id).offsets
 
     def sleep(self, milliseconds: int) -> Program:
@@ -76,7 +76,7 @@ class Application:
         if code in _GIVES_UP:
             member.close()
         elif code not in _SURVIVES:
-            raise InvariantError(f"{member.name}'s poll raises an error that nothing gave cause for: {error!r}")
+            raise InvariantError(f"{member.name}'s poll raises an error without a reason: {error!r}")
 
     def _tell_listener(self, event: RebalanceCallback) -> Program:
         member, partitions = self.member, event.partitions
@@ -123,7 +123,7 @@ class Application:
         self._done(batch if middle is None else {p: offsets[len(first[p]) :] for p, offsets in batch.items()})
 
     def work(self, milliseconds: int) -> Program:
-        """The time that handling takes."""
+        """Let the time pass that handling takes."""
         yield from self.sleep(milliseconds)
 
     def wait_for(self, until: int, predicate: Callable[[], bool]) -> Program:
@@ -171,7 +171,7 @@ class Application:
         yield from self.leave(until, "the consumer is being closed")
 
     def leave(self, until: int, reason: str) -> Program:
-        """Like `AsyncConsumer.unsubscribe`: give everything up, and leave the group."""
+        """Like `AsyncConsumer.unsubscribe`: give up everything, and leave the group."""
         left: list[bool] = []
         member_id, reachable, since = self.member.member_id, self._can_leave(), self.clock.now
         self.leaving = True
@@ -291,7 +291,7 @@ class Reader(Application):
         yield from self.sleep(0)
 
     def _seek_amid_a_reset(self) -> Program:
-        """Like `seek_to_beginning`, and a seek while that is looked up."""
+        """Like `seek_to_beginning`, followed by a seek while the beginning is looked up."""
         for partition in self._some():
             self.member.trace(f"seeks to the beginning of {partition}, then to its last record")
             position = self.core.subscription.state(partition).position

@@ -201,7 +201,7 @@ class SimRecords:
     # --- writing -----------------------------------------------------------------------------------------------------
 
     def write(self, partition: TopicPartition, count: int) -> None:
-        """Append records; fetches that wait for some are answered."""
+        """Append records; fetches that wait for them are answered."""
         log = self.topics.logs[partition]
         epoch = self._leaders.leader(partition)[1]
         log.write(count, self._clock.now, leader_epoch=epoch, compression=self.compression, gaps=self.gaps)

@@ -141,8 +141,8 @@ class Scenario:
     def bound_ms(self) -> int:
         """How long the group may take to settle once everything works.
 
-        The longest way: a member's join hangs on a dead connection until its own timeout; and the rebalance that its
-        return starts waits for another member that has just gone, for its whole time.
+        The longest case: a member's join hangs on a dead connection until its own timeout; then the rebalance that its
+        return starts waits its full time for another member that has just died.
         """
         return 2 * (self.max_poll_interval_ms + 5_000) + self.session_timeout_ms + 10_000
 
@@ -160,7 +160,7 @@ class Scenario:
 
     @property
     def limits(self) -> Limits:
-        """The same for the checks."""
+        """The same settings for the checks."""
         return Limits(
             session_timeout_ms=self.session_timeout_ms,
             rebalance_timeout_ms=self.max_poll_interval_ms,

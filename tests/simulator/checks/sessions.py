@@ -1,10 +1,10 @@
-"""The living members of one group, as far as its coordinator can see, and what it may do to each.
+"""The live members of one group, as far as its coordinator can see, and what it may do to each.
 
-5. A member is expired only if the coordinator has not heard of it for its session timeout, and never while a request of
-   its waits; and one that was not heard of for longer is not kept.
-6. A rebalance comes to an end: members are waited for no longer than the rebalance timeout allows.
-7. A request must name the right generation: an older one, or one that no answer has named, is refused.
-8. A static member that was replaced is told that it is fenced, whatever it asks.
+5. A member is expired only if the coordinator has not heard from it for its session timeout, and never while one of its
+  requests waits; a member not heard from for longer is not kept.
+6. A rebalance ends: members are waited for no longer than the rebalance timeout allows.
+7. A request must name the right generation: an older one, or one that no answer has contained, is refused.
+8. A replaced static member is answered that it is fenced, whatever it asks.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def codes_of(response: Any) -> list[int]:
 
 
 def generation_of(request: Any) -> int | None:
-    """The generation that a request names, None if it names none."""
+    """The generation that a request names; None if it names none."""
     match request:
         case m.HeartbeatRequest() | m.SyncGroupRequest():
             return int(request.generation_id)
@@ -74,7 +74,7 @@ class Sessions:
         self._left: dict[str, str] = {}
         self._gone: set[str] = set()
         self._new: set[str] = set()
-        """Members whose first JoinGroup is not answered: they do not know their ids yet."""
+        """Members whose first JoinGroup has not been answered: they do not know their ids yet."""
 
     def begin_anew(self, now: int) -> None:
         """The coordinator has loaded its log, or was suspended: all sessions begin now."""

@@ -122,8 +122,8 @@ class Befalls:
         self.world.later(for_ms, self._thaw, node)
 
     def _thaw(self, node: Node) -> None:
-        """Resume a frozen process. One that is being replaced waits until its successor serves: they do not race for
-        the id."""
+        """Resume a frozen process. One that is being replaced waits until its successor serves, so that they do not
+        race for the id."""
         if not self.world.nodes[node.node_id].is_ready and not self._is_current(node):
             self.world.later(200, self._thaw, node)
         elif node.is_frozen:

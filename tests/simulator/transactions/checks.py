@@ -4,16 +4,16 @@ The truth about a transaction is in the logs, when all their batches are read on
 its attempt. It is compared with the answers to producers, the records that readers got, and the state that the
 coordinators and logs keep in memory. Promises:
 
- 1. atomicity: all records and offsets of an attempt end alike, and a transaction in a log is of one attempt alone;
- 2. told commit: committed attempts are those that asked for it, and all those that were told so, whole and in order;
+ 1. atomicity: all records and offsets of an attempt end alike, and a transaction in a log belongs to only one attempt;
+ 2. told commit: only attempts that asked for it are committed, and all that were told so are, complete and in order;
  3. isolation: a reader of committed records is given all of them and no other, however fetches split the log;
  4. no zombie: nothing of an older epoch is in a log after a newer one, or after the newer producer had its ids;
- 5. no hanging: when faults have ended, nothing is open or undecided, and the last stable offset is the log's end;
+ 5. no hanging: after the faults nothing stays open or undecided, and the last stable offset is the log's end;
  6. the last stable offset never goes back, and is not above the high watermark;
  7. read-process-write: each input is in the committed output once, up to the group's committed offset;
- 8. replay: a shard read from its log is the one that is served, also what is pending in transactions;
- 9. each request is answered once, in a bounded time (node.py, world.py);
-10. an index of aborted transactions, and a log's producers, are what its batches say.
+ 8. replay: a shard read from its log equals the served one, including offsets pending in transactions;
+ 9. each request is answered once, within a bounded time (node.py, world.py);
+10. an index of aborted transactions, and a log's producers, match its batches.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ def check_settled(world: World) -> None:
 
 
 _LASTING = ("FetchRequest",)
-"""Requests that may wait for long."""
+"""Requests that may wait long."""
 _ENDED = ("EMPTY", "COMPLETE_COMMIT", "COMPLETE_ABORT")
 
 
