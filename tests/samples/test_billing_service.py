@@ -40,7 +40,7 @@ def run_suite(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
 def plant(folder: Path, bug: dict[str, Any]) -> None:
     path = folder / bug["file"]
     text, before = path.read_text(), bug["before"].lstrip("\n")
-    assert text.count(before) == 1, f"{bug['name']}: its code stands {text.count(before)} times in {bug['file']}"
+    assert text.count(before) == 1, f"{bug['name']}: its code occurs {text.count(before)} times in {bug['file']}"
     planted = text.replace(before, bug["after"].lstrip("\n"))
     ast.parse(planted)
     path.write_text(planted)

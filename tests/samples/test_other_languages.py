@@ -1,4 +1,4 @@
-"""The examples of the testing kit for other languages: in Java, as its head says, and in Go, from the page."""
+"""The examples of the testing kit for other languages: in Java, as its header says, and in Go, from the page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support import peers
 EXAMPLES = Path(__file__).parents[2] / "examples" / "testing_other_languages"
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "test-broker.md"
 GO = Path(__file__).parent / "go"
-"""Which franz-go the test in Go is built with."""
+"""The version of franz-go with which the Go test is built."""
 
 
 def test_a_java_consumer_s_commit_is_lost() -> None:

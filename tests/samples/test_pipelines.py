@@ -137,7 +137,7 @@ def test_pipelines(place: Place, java: str, request: pytest.FixtureRequest) -> N
     assert "orders-archive" in place.run("muster groups list")
     assert database is None or orders_in(database) == [("o1", 120.0), ("o2", 30.0), ("o3", 5.5), ("o4", -1.0)]
 
-    # More orders, for those whose results must then hold both.
+    # More orders, for pipelines whose results must then hold both.
     new = {"order_id": "o6", "customer": "ada", "amount": 200.0, "at": "2026-11-01T10:20:00Z"}
     changed = {"order_id": "o4", "customer": "cy", "amount": 1.0, "at": "2026-11-01T11:00:00Z"}
     nobodys = {"order_id": "o7", "amount": 3.0, "at": "2026-11-01T10:20:00Z"}

@@ -356,7 +356,7 @@ def test_arrow_for_data_frames(place: Place, name: str, sums: str) -> None:
 def test_many_records_at_a_time(place: Place) -> None:
     flights(place)
     told = place.python(sample("concurrent.md", "ConcurrentConsumer("))
-    # Four threads print at once: a line's key and value may come apart.
+    # Four threads print at once: a line's key and value may be separated.
     text = place.wait_for(told, r"(?s)(?:\{.+?\}.*?){4}")
     assert sorted(re.findall(r"\{.+?\}", text))[0].startswith("{'carrier': 'B6',")
     assert text.count("None") == 4
@@ -486,7 +486,7 @@ def promised(begin: str) -> str:
 
 
 def test_the_same_program_in_each_client_prints_the_same(place: Place) -> None:
-    serve(place)  # a member of kafka-python joins before it knows of the topic
+    serve(place)  # a kafka-python member joins before it knows the topic
     for client in CLIENTS:
         assert printed(place, client) == promised("partitions"), client
         place.run("muster groups delete delays")
@@ -541,7 +541,7 @@ def test_values_with_a_schema_from_a_registry(place: Place) -> None:
 
 
 def test_an_admins_day(place: Place, kafka_broker: KafkaBroker) -> None:
-    """On Apache Kafka, which all tests of the run share: the names of topic and group are the page's own."""
+    """On Apache Kafka, which all tests of the run share: the topic and the group have the page's names."""
     place.redirect(9092, kafka_broker.port)
     for one in (
         sample("admin.md", "muster topics alter"),

@@ -1,8 +1,8 @@
 """Helpers for tests of consumer groups: virtual time, and a whole group that runs in it.
 
 `VirtualClock` is time as a number. `SimCluster` is a group of real client cores against the real coordinator, over a
-network that can do anything a real one can, checked while it runs. `simulate` leads one through a life of faults that
-follows from a seed.
+network that can do anything a real one can, checked while it runs. `simulate` plays a life of faults that follows from
+a seed.
 
 Only muster's demo imports this package; it is for tests, including yours.
 """

@@ -1,4 +1,4 @@
-"""The life of one or two groups, faults and all, as it follows from a seed.
+"""The life of one or two groups, with faults, determined by a seed.
 
 A `Scenario` is drawn first: topics, members, assignors, habits, what the network is like. Then faults strike at random
 moments for `fault_ms` (`faults`). After that, in some lives, everything works except one member, and the others must

@@ -1,12 +1,12 @@
-"""Power cuts: a disk that notes what is done to it, and the folders that a cut at any moment may leave.
+"""Power cuts: a disk that records what is done to it, and the folders that a cut at any moment may leave.
 
     disk = RecordingDisk(root)          # a Files; what lies below `root` by then is durable
     …                                   # work on it
     for cut in cuts(disk, at=…): cut.lay_out(elsewhere)
 
-What is legal to lose is written in muster/log/files.py: of a file what was written since its last sync (all, the end,
-or it reads as zeros), of a folder each name that was made, renamed or removed since its last sync, by itself.
-`leave_out` names one place in the code whose syncs do nothing, to see that a test would notice.
+What may be lost is described in muster/log/files.py: of a file, what was written since its last sync (all of it, the
+end, or it reads as zeros); of a folder, individually, each name that was created, renamed or removed since its last
+sync. `leave_out` names one place in the code whose syncs do nothing, to check that a test would notice.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Operation = Write | Truncate | Rename | Sync
 
 
 class Unsynced(Files):
-    """The real disk without syncs, for tests to which they only cost time."""
+    """The real disk without syncs, for tests that they would only slow down."""
 
     def sync(self, fd: int) -> None:
         pass
@@ -70,7 +70,7 @@ class RecordingDisk(Files):
         self.root = root
         self.operations: list[Operation] = []
         self.sites: dict[str, int] = {}
-        """The places that sync, and how often they did."""
+        """The places in the code that sync, and how often they did."""
         self.files: dict[int, bytes] = {}
         """Initial contents, by inode."""
         self.folders: dict[int, dict[str, int]] = {ROOT: {}}

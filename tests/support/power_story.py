@@ -82,7 +82,7 @@ class Life:
         self.files = files
         self.written = written or {PLAIN: Written(), KEYED: Written()}
         self.deleted: dict[TopicPartition, list[tuple[int, int, Written]]] = {PLAIN: [], KEYED: []}
-        """What a log was before it was deleted: from when to when that happened."""
+        """Logs that were deleted, and the time in which that happened."""
         self.clock = NOW + 1 + max([0, *(t - NOW for w in self.written.values() for t in w.times.values())])
         self.shut_at: set[int] = set()
         """When the store was closed and marked as cleanly shut down."""

@@ -94,7 +94,7 @@ class ProducerHarness:
     # --- actions of the test ------------------------------------------------------------------------------------------
 
     def give(self, value: bytes, key: bytes | None = None, partition: int | None = None, topic: str = TOPIC) -> None:
-        """Give the core a record; its value is its receipt. Nothing is sent before `turn`."""
+        """Pass the core a record; its value is its receipt. Nothing is sent before `turn`."""
         size = record_size(key, value, ())
         record = OutgoingRecord(topic, partition, key, value, (), self.now, value, size)
         self.core.append(record, self.now)

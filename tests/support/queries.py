@@ -1,4 +1,4 @@
-"""Streaming queries for tests: the member driven as Spark drives it, without a JVM, and the audit of what was read."""
+"""Streaming queries for tests: the member is used as Spark uses it, without a JVM, and what was read is audited."""
 
 from __future__ import annotations
 

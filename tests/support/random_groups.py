@@ -56,7 +56,7 @@ class RandomGroup:
         self._busy: dict[str, tuple[str, str | None]] = {}
         """The member id and instance id with which a client waits."""
         self._instance_of: dict[str, str] = {}
-        """By the names of static members' ids."""
+        """Instance ids, by the names of static members' ids."""
         self._generation = 0
         self._leader = ""
         """The name of the leader's id; "" if it cannot be known."""
@@ -190,7 +190,7 @@ class RandomGroup:
         return Ask(by, version, build)
 
     def _named(self, version: int, topic: str, side: Side) -> tuple[str, bytes]:
-        """A topic as OffsetCommit and OffsetFetch name it: by its id since version 10."""
+        """A topic as named by OffsetCommit and OffsetFetch: by id since version 10."""
         if version < 10:
             return topic, ZERO_UUID
         return "", {self._topic: side.given["the topic's"], "": ZERO_UUID}.get(topic, UNKNOWN_ID)

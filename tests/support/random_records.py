@@ -301,7 +301,7 @@ class RandomRecords:
         if version < 12 and style in ("id", "no id"):
             return None
         if version < 4 and name not in self._partitions:
-            return None  # it would be created
+            return None  # it would be auto-created
 
         def build(side: Side) -> Request[Any]:
             by_name = m.MetadataRequestTopic(name=name)

@@ -82,13 +82,13 @@ class RandomTransactions:
         self._count = 0
         self._sequences: dict[tuple[str, int, int], int] = {}
         self._last: tuple[str, int, int, int, int] = ("", 0, 0, 0, 0)
-        """Producer, epoch, partition, first sequence and number of records of the last Produce."""
+        """The producer, epoch, partition, first sequence and number of records of the last Produce."""
         self._sides: Sequence[Side] = ()
         self._segments: dict[int, list[int]] = {}
         """Where Kafka may have rolled a segment, by partition (`_note_refused`)."""
 
     def begin(self, sides: Sequence[Side]) -> None:
-        """A topic of two partitions, and coordinators."""
+        """Create a topic of two partitions, and wait for coordinators."""
         self._sides = sides
         topic = m.CreatableTopic(self._prefix, PARTITIONS, 1, [], [m.CreatableTopicConfig("retention.ms", "-1")])
         for side in sides:

@@ -1,4 +1,4 @@
-"""What is done to a streaming query, drawn from a seed: a schedule is a value, and so is what came of it.
+"""What is done to a streaming query, drawn from a seed: a schedule is a value, and so are its results.
 
 `draw` makes a schedule, `judge` finds in the collected facts whether anything was lost, and which records came twice
 although they must not. Neither does any I/O; `tests/support/spark_soak.py` carries schedules out.
@@ -32,7 +32,7 @@ ORDERLY = ("stop",)
 """Ends after which everything that Spark has recorded as done is committed."""
 
 SINKS = ("batches", "topic")
-"""A file for each run of a batch, written by foreachBatch, which shows what an idempotent sink has as well as another;
+"""A file for each run of a batch, written by foreachBatch, which shows what both idempotent and other sinks would have;
 or muster's sink into another topic."""
 
 
@@ -199,11 +199,11 @@ def _check_runs(facts: Facts, outcome: Outcome) -> None:
     for batch, writes in runs.items():
         for write in writes:
             if sorted(write.records) != sorted(facts.plans.get(batch, ())):
-                outcome.wrong.append(f"batch {batch} has other records in run {write.run} than its plan")
+                outcome.wrong.append(f"batch {batch} has records in run {write.run} that differ from its plan")
         if len({write.run for write in writes}) < len(writes):
             outcome.wrong.append(f"batch {batch} was handed over twice in one run")
         if len(writes) > 1 + interrupted[batch]:
-            outcome.wrong.append(f"batch {batch} was handed over {len(writes)} times, though not interrupted so often")
+            outcome.wrong.append(f"batch {batch} was handed over {len(writes)} times, but interrupted fewer times")
         outcome.again += sum(len(write.records) for write in writes[1:])
 
 

@@ -85,7 +85,7 @@ class SecureKafka:
         "BOTH": "SASL_SSL",
         "ONLY_SCRAM": "SASL_PLAINTEXT",
     }
-    """SHORT trusts its clients for TRUST_S only, ONLY_SCRAM has SCRAM-SHA-256 and nothing else."""
+    """SHORT trusts its clients only for TRUST_S, ONLY_SCRAM has only SCRAM-SHA-256."""
 
     TRUST_S = 7
 

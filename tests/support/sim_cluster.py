@@ -38,7 +38,7 @@ class AsyncSession:
         self.break_at: int | None = None
         """The number of the next ask that loses its connection, counted from 0."""
         self.carries_out = False
-        """Whether the ask that loses its connection is carried out."""
+        """Whether the request that loses its connection is carried out."""
         self._world = world
         self._name = name
         self._listeners: list[Callable[[Watched | SessionEvent], None]] = []

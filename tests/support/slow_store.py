@@ -96,7 +96,7 @@ class SlowJournal:
         self.failed = FencedError(f"epoch {self._epoch} is over")
 
     def read(self, most: int) -> Piece:
-        assert not self.is_closed, "a load that was given up is read on"
+        assert not self.is_closed, "a load that was given up is still being read"
         if self.failed is not None:
             raise self.failed
         some, self._arrived = self._arrived[:most], self._arrived[most:]

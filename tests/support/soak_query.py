@@ -45,7 +45,7 @@ def main() -> None:
                 wanted += 1
                 told.put(command)
                 continue
-            with begun:  # it may be told before there is a query
+            with begun:  # the command may arrive before there is a query
                 begun.wait_for(lambda count=wanted: len(running) == count)  # type: ignore[misc]
             if "stop" in command:
                 running[-1].stop()
@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def begin(spark: Any, command: dict[str, Any]) -> Any:
-    """What starts the query."""
+    """The function that starts the query."""
     frame = spark.readStream.format("muster").options(**command["options"]).load()
     if "topic" in command:
         writer = frame.selectExpr("value").writeStream.format("muster").options(**command["topic"])

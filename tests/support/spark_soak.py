@@ -46,7 +46,7 @@ Brokers = BrokerProcess | KafkaCluster
 
 
 def processes() -> dict[int, tuple[int, str]]:
-    """All processes of the machine: the parent and the command line of each."""
+    """All processes on the machine: the parent and the command line of each."""
     done = subprocess.run(["ps", "-A", "-ww", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True)
     rows = (line.split(None, 2) for line in done.stdout.splitlines())
     return {int(row[0]): (int(row[1]), row[2]) for row in rows if len(row) == 3 and "<defunct>" not in row[2]}
@@ -72,7 +72,7 @@ def outliving(pids: Mapping[int, str]) -> list[str]:
 
 
 def end_with(number: signal.Signals, pids: Iterator[int] | list[int]) -> None:
-    """Send a signal to processes, some of which may be gone."""
+    """Send a signal to processes, some of which may have ended."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
@@ -219,7 +219,7 @@ class Run:
     # --- the checkpoint ----------------------------------------------------------------------------------------------
 
     def last(self, log: str) -> int:
-        """The last batch in one of the checkpoint's logs, -1 for none."""
+        """The last batch in one of the checkpoint's logs; -1 for none."""
         return max(self.times(log), default=-1)
 
     def times(self, log: str) -> dict[int, float]:
@@ -251,7 +251,7 @@ class Run:
         driver = self._driver
         if driver is not None:
             told = driver.told("gone") or driver.told("ended", self._tag)
-            assert not told, f"query {self.name} has ended by itself: {told} {driver.errors()}"
+            assert not told, f"query {self.name} has ended unexpectedly: {told} {driver.errors()}"
 
     def end(self, how: str) -> None:
         """End the run. The driver still exists afterwards if only the query has ended."""
@@ -310,7 +310,7 @@ class Run:
             self._driver = None
 
     def leftover(self) -> list[str]:
-        """Processes of its source that outlive it."""
+        """The processes of its source that outlive it."""
         return outliving(self._pids)
 
 
@@ -428,7 +428,7 @@ class Soak:
             time.sleep(step.for_s)
             os.kill(brokers.pid, signal.SIGCONT)
         else:
-            # Node 1 of a cluster is its controller: without it no leader would be moved.
+            # Node 1 of a cluster is its controller: without it no leadership would move.
             node: Any = brokers if isinstance(brokers, BrokerProcess) else brokers.node(2 + int(step.for_s * 10) % 2)
             node.kill()
             time.sleep(step.for_s)

@@ -158,7 +158,7 @@ class SimQuery(Query):
             partition.topic
         )
         if (len(there) < claim.size or not same) and self.options.fail_on_data_loss:
-            raise data_loss(f"{partition} has not what the batch reads")
+            raise data_loss(f"{partition} does not have what the batch reads")
         return list(there) if same else []
 
     def trigger(self) -> bool:
@@ -191,7 +191,7 @@ class SimQuery(Query):
 
 
 class SparkWorld:
-    """Simulated brokers with topics, queries of one group, and what happens to them.
+    """Simulated brokers with topics, queries of one group, and the events that affect them.
 
     `versions` are the newest that older brokers support; `leaderless` are partitions without a leader, `silent` those
     whose leader does not report where they begin and end.
@@ -262,7 +262,7 @@ class SparkWorld:
         """Let time pass until a condition holds, with `steps` (of queries) in between; returns how long it took."""
         begun = self.clock.now
         while not condition():
-            assert self.clock.now < begun + PATIENCE_MS, "it never came to pass"
+            assert self.clock.now < begun + PATIENCE_MS, "it never happened"
             for step in steps:
                 step()
             self.run(every_ms)
@@ -344,7 +344,7 @@ def read_all(world, count, *queries):
 
 
 def drive(world, *queries):
-    """One second, with batches as they come."""
+    """Let one second pass, with batches as they become due."""
     for query in queries:
         query.run()
     world.run(1_000)

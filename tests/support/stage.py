@@ -151,7 +151,7 @@ class Stage:
         return next((f"<{name}>" for name, known in self.ids.items() if known == member_id), member_id)
 
     def tell(self, answer: Any) -> Any:
-        """An answer in terms of the story, errors by their names."""
+        """An answer in the story's terms, with errors by name."""
         match answer:
             case m.JoinGroupResponse():
                 told = (answer.generation_id, answer.protocol_type, answer.protocol_name, answer.skip_assignment)

@@ -113,7 +113,7 @@ class TransactionalProducer(ProducerHarness):
         return call
 
     def see(self) -> None:
-        """Take the outcome of the last commit or abort."""
+        """Return the outcome of the last commit or abort."""
         call = self.transactions._call
         assert call is not None
         call.result()

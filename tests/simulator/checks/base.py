@@ -29,7 +29,7 @@ class Member(Protocol):
 
     @property
     def member_id(self) -> str:
-        """The id that the coordinator gave it."""
+        """The member id that the coordinator gave it."""
 
     def assignment(self) -> set[TopicPartition]:
         """The consumer's own assignment."""

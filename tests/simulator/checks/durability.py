@@ -3,9 +3,9 @@
 No answer may contain anything that a crash could take back. So each answer is compared with the part of the log that is
 durable at the moment when it is given:
 
- 9. An acknowledged commit is in it, whole: offset, leader epoch and metadata.
-10. What OffsetFetch tells was in it at some moment since the question came.
-11. The share that SyncGroup gives, and the members that DescribeGroups tells, are in it.
+ 9. An acknowledged commit is in it, completely: offset, leader epoch and metadata.
+10. What OffsetFetch returns was in it at some moment since the request arrived.
+11. The assignment that SyncGroup returns, and the members that DescribeGroups lists, are in it.
 12. An offset disappears from it only for a reason: its group or topic was deleted, or it has expired.
 """
 
@@ -57,7 +57,7 @@ class Durable:
     """The ledger of all groups.
 
     Args:
-        retention_ms: how long offsets are kept that are not used any more.
+        retention_ms: how long unused offsets are kept.
     """
 
     def __init__(self, retention_ms: int) -> None:

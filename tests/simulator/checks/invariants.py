@@ -43,10 +43,10 @@ class Invariants:
     """The checks of one simulation.
 
     Args:
-        now: tells the time.
+        now: returns the time.
         logs: the coordinators' logs by partition.
         records: the logs of the records.
-        topic_name: the name that goes with a topic id.
+        topic_name: returns the name of the topic with an id.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Invariants:
     ) -> None:
         self.durable = Durable(limits.offsets_retention_ms)
         self.coordinator: object = None
-        """The coordinator whose answers count; answers of others come from deposed coordinators."""
+        """The coordinator whose answers count; all others are deposed."""
         self.well_since = 0
         """Since when nothing delays the coordinator, or nothing delayed it until `well_until`."""
         self.well_until: int | None = None
@@ -88,7 +88,7 @@ class Invariants:
         return sum(group.ownership.rebalances for group in self._groups.values())
 
     def follow(self) -> None:
-        """Read on in the coordinators' logs."""
+        """Read the coordinators' logs further."""
         self.durable.follow(self._logs.items(), self._now())
         while self.durable.vanished:
             group_id, partition = self.durable.vanished.pop()
@@ -278,7 +278,7 @@ class Invariants:
             self.group(event.group_id).sessions.on_event(event, waiting, self._now())
 
     def _waiting(self, group_id: str, since: int = -1, before: int = 1 << 62) -> set[str]:
-        """The members of a group with a JoinGroup or SyncGroup that came after `since` and before another time."""
+        """The members of a group with a JoinGroup or SyncGroup that arrived after `since` and before another time."""
         return {
             ticket.request.member_id
             for ticket in self._open.values()
@@ -319,7 +319,7 @@ class Invariants:
     # --- the members' side -------------------------------------------------------------------------------------------
 
     def joined(self, member: Member) -> None:
-        """A process has begun."""
+        """A process has started."""
         self.group(member.group_id).ownership.members.append(member)
 
     def gone(self, member: Member) -> None:

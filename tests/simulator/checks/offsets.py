@@ -1,10 +1,10 @@
 """The offsets that one group has committed, and the records that its members were handed.
 
-13. An acknowledged commit is still there after a restart. One that was not acknowledged may be there, or not.
-14. A commit never moves an offset back, unless its member was asked to. (Excepted: one that its client had given up,
-    closing the connection. It can arrive after a later one, with Kafka as well.)
-15. What is committed was handled: no crash loses a record (at least once).
-16. Within one ownership records are handled in order, none is left out, from the committed offset on.
+13. An acknowledged commit is still there after a restart. One that was not acknowledged may or may not be there.
+14. A commit never moves an offset back, unless its member was asked to. (Exception: a commit that its client gave up by
+  closing the connection. It can arrive after a later one, in Kafka as well.)
+15. Committed records were handled: no crash loses a record (at least once).
+16. Within one ownership, records are handled in order from the committed offset, and none is left out.
 17. No member is handed records that another member has committed, except one that does not know yet that it was
     removed: its generation is older than that of the commit. (A commit without a generation comes from a consumer with
     a manual assignment: if it was sent before its process ended, it may arrive after its successor has asked.)
@@ -32,7 +32,7 @@ NOTHING = Committed(-1)
 
 @dataclass(slots=True)
 class _Offsets:
-    """One partition's committed offset, and the member that moved it there last."""
+    """One partition's committed offset, and the member that last moved it there."""
 
     acknowledged: Committed = NOTHING
     by: str = ""
@@ -285,6 +285,6 @@ class Offsets:
         self._handled_to[partition] = frontier
 
     def handled_to(self, partition: TopicPartition) -> int:
-        """All records before this offset were handled, or are gone."""
+        """All records before this offset were handled, or no longer exist."""
         self._advance(partition, self._handled_to.get(partition, 0))
         return self._handled_to[partition]

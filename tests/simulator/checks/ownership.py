@@ -39,7 +39,7 @@ class Ownership:
 
     @property
     def newest_generation(self) -> int:
-        """The newest generation that an answer of this coordinator has named."""
+        """The newest generation in this coordinator's answers."""
         return max(self._joined, self._synced)
 
     def forget_soft_state(self) -> None:
