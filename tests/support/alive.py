@@ -30,7 +30,7 @@ def wait_until_gone(*pids: int) -> None:
 
 
 def wait_until_none_of(folder: Path) -> None:
-    """Return when no process's command line names the folder: keepers end a moment after what they keep."""
+    """Return when no process's command line names the folder: keepers end a moment after their servers."""
     deadline = time.monotonic() + PATIENCE_S
     while left := processes_of(folder):
         assert time.monotonic() < deadline, f"still there: {left}"

@@ -1,6 +1,6 @@
 """Where muster's answers may differ from those of Apache Kafka 4.2: the rules for comparing random requests.
 
-Each entry is a sentence of docs/reference/compatibility.md, word for word, with the rule that goes with it.
+Each entry is a sentence of docs/reference/compatibility.md, word for word, with its rule.
 """
 
 from __future__ import annotations

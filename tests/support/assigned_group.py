@@ -1,4 +1,4 @@
-"""Verbs for tests of groups to which the coordinator assigns: `AssignedGroup().settle("a", "b").shares()`."""
+"""Verbs for tests of groups whose coordinator assigns the partitions: `AssignedGroup().settle("a", "b").shares()`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def reads(*topics: str, version: int = 0, **fields: Any) -> bytes:
 
 
 class AssignedGroup(GroupHarness):
-    """One group to which the coordinator assigns, of topics `t` with four partitions and `u` with two."""
+    """One group whose coordinator assigns partitions, with topics `t` of four partitions and `u` of two."""
 
     def __init__(self, config: GroupConfig | None = None) -> None:
         super().__init__(config or GroupConfig(server_assigned_groups="g.*"))

@@ -99,7 +99,7 @@ class World:
         return m.ListOffsetsResponse(topics=[m.ListOffsetsTopicResponse("t", parts)])
 
     def _producers(self, request: am.DescribeProducersRequest) -> am.DescribeProducersResponse:
-        """An open transaction of a producer that no coordinator knows."""
+        """Open a transaction of a producer that no coordinator knows."""
         opened = [] if not self.is_any_open else [am.ProducerState(producer_id=8, current_txn_start_offset=3)]
         parts = [
             am.PartitionResponse(number, active_producers=opened) for number in request.topics[0].partition_indexes

@@ -43,7 +43,7 @@ class Query:
         return ranges(self.claims.planned(json.loads(json.dumps(self.end))))
 
     def commits(self):
-        """The group acknowledges everything that is to be committed."""
+        """The group acknowledges everything that should be committed."""
         sent = {p: (o.offset, self.claims.epoch(p)) for p, o in self.claims.to_commit().items()}
         for partition, (offset, epoch) in sent.items():
             self.claims.acknowledged(partition, offset, epoch)

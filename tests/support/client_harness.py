@@ -360,7 +360,7 @@ def joining(**settings):
 
 
 def stable_member(partitions=ALL, generation=1, **settings):
-    """The only member of a stable group; without auto commit unless it is asked for."""
+    """The only member of a stable group; without auto commit by default."""
     consumer = manual(**settings)
     consumer.stable(partitions, generation)
     return consumer
@@ -375,7 +375,7 @@ def leave(consumer: ConsumerHarness) -> list[bool]:
 
 
 def by_hand(**settings):
-    """A consumer that was assigned by hand, whose group has no members."""
+    """A consumer with manual assignment, whose group has no members."""
     consumer = ConsumerHarness(enable_auto_commit=False, **settings)
     consumer.core.assign(tps("flights-0 flights-1"))
     consumer.enter_poll()

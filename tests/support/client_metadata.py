@@ -1,4 +1,4 @@
-"""Answers for a client's metadata, by hand."""
+"""Hand-made answers for a client's metadata."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ID = bytes(range(16))
 
 
 class Cluster:
-    """Answers for a `ClusterMetadata`, by hand."""
+    """Hand-made answers for a `ClusterMetadata`."""
 
     def __init__(self, *, settings=None, **more):
         self.now = 1_000_000

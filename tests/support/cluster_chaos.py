@@ -1,4 +1,4 @@
-"""Brokers of a cluster that are killed, stopped, frozen and started again while everybody writes and reads.
+"""Brokers of a cluster that are killed, stopped, frozen and started again while clients write and read.
 
 `draw` makes a schedule from a seed and `judge` finds in the facts what went wrong; neither does any I/O. `carry_out`
 lets blocking and asyncio producers write numbered records, has a group of blocking and a group of asyncio consumers and
@@ -112,12 +112,12 @@ def judge(facts: Facts) -> list[str]:
 
 
 def judge_unclean(facts: Facts, may_be_lost: set[str]) -> list[str]:
-    """What is wrong after an election that lost some records, which may have been read and acknowledged before. What
-    was read is compared with what the log has in the end: all of that, and in its order.
+    """The errors after an election that lost some records, which may have been read and acknowledged before. What was
+    read is compared with what the log has in the end: all of that, in its order.
 
-    The facts have epochs, for this sequence of events: two records are written at 134 and 135, not acknowledged since
-    the follower went away, read as soon as it no longer counts, lost with the leader, and written again by a producer
-    that never heard of them: at 134 and 135. The reader has gone back as it must.
+    The facts have epochs because of this sequence of events: two records are written at 134 and 135, not acknowledged
+    because the follower went down, read once it is no longer in sync, lost with the leader, and written again by their
+    producer, which got no answer, at 134 and 135. The reader has gone back, as it must.
     """
     there = {row for rows in facts.log.values() for row in rows}
     values = {value for _, value in map(_without_epoch, there)}
@@ -208,7 +208,7 @@ class Worker:
         self.stopped.set()
         self._thread.join(PATIENCE_S)
         if self._thread.is_alive():
-            self.facts.errors.append(f"{self.name} does not come to an end")
+            self.facts.errors.append(f"{self.name} does not end")
 
 
 class Writer(Worker):
@@ -293,7 +293,7 @@ class Member(Worker, RebalanceListener):
 
 
 class Ranges(Worker):
-    """Reads each partition to its end, again and again, as Spark's tasks do."""
+    """Reads each partition to its end, repeatedly, as Spark's tasks do."""
 
     def __init__(self, facts: Facts, name: str, topic: str, partitions: int, config: ClientConfig) -> None:
         self.places = [TopicPartition(topic, number) for number in range(partitions)]
@@ -309,7 +309,7 @@ class Ranges(Worker):
                 try:
                     ends = planner.list_offsets(dict.fromkeys(self.places, LATEST_TIMESTAMP))
                 except KafkaConnectionError:
-                    continue  # it waits no longer than a request may take, and an election may take longer
+                    continue  # it waits no longer than the request timeout, and an election may take longer
                 for place, end in ends.items():
                     self.facts.ranges.append((place, self._read(RangeReader(settings, place, begun[place], end))))
                     begun[place] = end

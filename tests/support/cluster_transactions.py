@@ -1,8 +1,8 @@
 """Transactions over all partitions of a topic, with offsets, while the brokers under them are killed and frozen.
 
 One thread writes a number into every partition and commits it as a group's offset, in one transaction, and commits or
-aborts that. What the client was told decides what must be there in the end: a number is in all partitions or in none,
-and the group's offset is that of a transaction that was committed, the last one.
+aborts that. The client's answers decide what must be there in the end: a number is in all partitions or in none, and
+the group's offset is that of the last committed transaction.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Told:
     unknown: list[int] = field(default_factory=list)
     """Neither: the client got no answer."""
     read: dict[int, list[int]] = field(default_factory=dict)
-    """The numbers in each partition, as a reader of committed records finds them."""
+    """The numbers in each partition, as a `read_committed` consumer finds them."""
     offset: int = -1
 
 
@@ -53,7 +53,7 @@ def judge_transactions(told: Told) -> Iterator[str]:
     whole = set(told.read)
     for number, partitions in sorted(where.items()):
         if partitions != whole:
-            yield f"transaction {number} is in partitions {sorted(partitions)} alone"
+            yield f"transaction {number} is only in partitions {sorted(partitions)}"
     yield from (f"transaction {number} was committed and is lost" for number in told.committed if number not in where)
     yield from (f"transaction {number} was aborted and is there" for number in told.aborted if number in where)
     last = max(where, default=-1)

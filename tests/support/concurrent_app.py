@@ -1,4 +1,4 @@
-"""A program that handles records many at a time: `python concurrent_app.py BOOTSTRAP GROUP TOPIC MODE BOOK`.
+"""A program that handles many records at a time: `python concurrent_app.py BOOTSTRAP GROUP TOPIC MODE BOOK`.
 
 It writes into BOOK a line `begin PARTITION OFFSET KEY` before each record and `end …` after it, each with one write, so
 that a kill leaves whole lines. A record with key `stuck` takes long, `boom` fails for good, `die` ends its process.

@@ -1,11 +1,11 @@
-"""Members of a simulated group that handle records many at a time: real consumers, the real coordinator, virtual time.
+"""Members of a simulated group that handle many records at a time: real consumers, the real coordinator, virtual time.
 
-The program of a member is what `client/concurrent/engine.py` does, with the clock in place of handlers. The checks of
-`tests.simulator` hold (what is committed was handled, none is left out, …), and here
+The program of a member does what `client/concurrent/engine.py` does, with the clock instead of handlers. The checks of
+`tests.simulator` apply (what is committed was handled, none is left out, …), and these:
 
 - order: when a handler starts, all earlier records of its key were handled, by whatever member
-- a record is not started by a member that was told that it is done
-- at the end everything was handled, once more only where no commit could tell
+- a record is not started by a member that knows that it is done
+- at the end everything was handled, more than once only if no commit could prevent that
 """
 
 from __future__ import annotations

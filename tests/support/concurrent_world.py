@@ -1,12 +1,12 @@
 """A world for `ConcurrentCore` without a network: logs, a group's committed offsets, and processes that crash.
 
 Everything follows from a seed. What happens next is drawn each time: a poll, the start or the end of a handler, a
-commit that is acknowledged, or done and not acknowledged, or lost; partitions revoked, lost, assigned; the log cut by
-an election; a crash. Checked all along, with the truth kept here:
+commit that is acknowledged, or stored but not acknowledged, or lost; partitions revoked, lost, assigned; the log cut by
+an election; a crash. Checked all the time, against the truth kept here:
 
 - order: when a handler starts, all earlier records of its lane are done, and in its process none of them is under way
-- what is committed is done, and so is what the metadata says; and it says all that its process knows to be done
-- a handler is never started for a record of which the owner was told that it is done
+- what is committed is done, and so is what the metadata lists; and it lists all that its process knows to be done
+- a handler is never started for a record that the owner knows to be done
 - memory, concurrency, and the length of metadata stay within their bounds
 
 and at the end that every record was done.
@@ -52,7 +52,7 @@ class Log:
         self.end = offset
 
     def before(self, record: ConsumerRecord) -> list[ConsumerRecord]:
-        """The records before one; none if an election has taken that one."""
+        """The records before one; none if an election has removed that one."""
         at = bisect_left(self.records, record.offset, key=lambda each: each.offset)
         there = at < len(self.records) and self.records[at] is record
         return self.records[:at] if there else []

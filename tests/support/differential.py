@@ -1,12 +1,12 @@
 """The same random requests to muster and to Apache Kafka 4.2, one after the other, and where their answers differ.
 
-A script asks for one request after another, from a seed and from what was answered. Each goes to both brokers; what is
-bound to differ between them (ids that they gave, addresses) has the same name in both answers before they are compared.
-`ALLOWED` in allowed_differences.py has what may differ otherwise.
+A script produces one request after another, from a seed and from earlier answers. Each is sent to both brokers; what
+necessarily differs between them (assigned ids, addresses) gets the same name in both answers before they are compared.
+`ALLOWED` in allowed_differences.py has all other allowed differences.
 
 A request may have to wait for others, as a JoinGroup does: it counts as waiting when neither broker has answered for a
-moment. On a busy machine one broker may be late by more than that, and take two requests in another order. So a
-difference counts if it shows again when the seed is played by itself, with a long moment.
+moment. On a busy machine one broker may be late by more than that, and handle two requests in another order. So a
+difference counts only if it recurs when the seed is played alone, with a long moment.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Side:
         if isinstance(value, (bytes, bytearray, memoryview)):
             value = bytes(value)
         if name in _IDS and value not in self.names and len(value) > _UUID_LENGTH:
-            return "an id that no answer gave yet"
+            return "an id that no answer has contained yet"
         if name in _NUMBERS:
             return self.names.get((name, value), value)
         return self.names.get(value, value) if isinstance(value, (str, bytes)) else value
@@ -116,7 +116,7 @@ class Ask(NamedTuple):
     mask: Callable[[Any], None] | None = None
     """Removes from an answer what must differ."""
     may_wait: bool = False
-    """Whether it may have to wait for requests that others send."""
+    """Whether it may have to wait for other clients' requests."""
     alone: bool = False
     """Whether no other such request may be in flight: one that Kafka lets a transaction's coordinator verify. It sends
     waiting ones together, and refuses all of them with the error codes of the first one's version."""
@@ -131,7 +131,7 @@ class Script(Protocol):
         """Prepare what the requests are about."""
 
     def next(self, waiting: Collection[str]) -> Ask | None:
-        """The next request; a connection in `waiting` is busy. None: nothing this time."""
+        """The next request; a connection in `waiting` is busy. None: no request this time."""
 
     def learn(self, ask: Ask, answers: Sequence[tuple[Side, Any]]) -> None:
         """Record the two answers to a request, before they are compared."""
@@ -156,7 +156,7 @@ class Play:
         self._open: dict[str, Ask] = {}
 
     def run(self) -> str | None:
-        """Play it; returns what differs, with all requests until then, or None."""
+        """Play it; returns the difference, with all requests until then, or None."""
         try:
             self._script.begin(self._sides)
             for _ in range(self._script.steps):

@@ -1,7 +1,7 @@
 """The real coordinator as the `Lead` of a group in a `World` of members that speak Kafka's draft protocol.
 
-Its store is behind a network and fences older epochs (`SlowStore`), so one that was frozen and believes in itself can
-answer from memory for a while, but write nothing.
+Its store is behind a network and fences older epochs (`SlowStore`), so a coordinator that was frozen and believes that
+it still leads can answer from memory for a while, but write nothing.
 """
 
 from __future__ import annotations

@@ -406,7 +406,7 @@ class World:
         self.later(100, look)
 
     def serve(self, process: Process, request: Any, version: int, reply: Reply) -> None:
-        """What a process answers."""
+        """The answer of a process."""
         leader = self.leader
         if isinstance(request, m.FindCoordinatorRequest):
             if leader is None:

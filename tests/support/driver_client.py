@@ -67,7 +67,7 @@ async def scripted(then=None, script=None, known=None, **settings):
 
 
 def connected(driver):
-    """The nodes that a driver has a usable connection to."""
+    """The nodes to which a driver has a usable connection."""
     return [link.node for link in driver._connections.values() if link.state is ConnectionState.READY]
 
 

@@ -131,15 +131,15 @@ class Recorder(RebalanceListener):
 
 
 class Cluster:
-    """A broker to test against: muster or Apache Kafka. Names are for the test alone.
+    """A broker to test against: muster or Apache Kafka. No other test uses the same names.
 
     What is created, grown or deleted here is known to every broker when the call returns. Kafka's answer says only that
-    the controller has done it: its brokers learn of it a moment later, and until then a topic is unknown, without
-    leaders, has fewer partitions, or is still the former one, which takes records that go with it.
+    the controller has done it: its brokers learn of it a moment later, and until then a topic is unknown, has no
+    leaders, has fewer partitions, or is still the former one, whose new records are deleted with it.
     """
 
     session_timeout_ms = 45_000
-    """Kafka's default: on a busy machine no living member is expelled."""
+    """Kafka's default: on a busy machine no live member is expelled."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -311,7 +311,7 @@ def until(condition: Callable[[], bool], step: Callable[[], object]) -> None:
     """Do something until a condition holds."""
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
-        assert time.monotonic() < deadline, "it never came to pass"
+        assert time.monotonic() < deadline, "it never happened"
         step()
 
 

@@ -1,4 +1,4 @@
-"""`--forks N`: N processes share a run, each a fork of the one that has read all tests.
+"""`--forks N`: N processes share a run, each a fork of the one that has collected all tests.
 
 xdist's workers each collect every test, and send three reports of each test; here a passing test costs a few bytes.
 `make quick` runs this way. Tests of one file stay together, as they share fixtures, up to `TOGETHER`. When a process
@@ -25,7 +25,7 @@ from tests.support.limits import QUICK_S
 
 TOGETHER = 64
 _STRETCH = struct.Struct("<II")
-_RUNNING = struct.Struct("<id")  # the test that a process runs, and since when; -1 for none
+_RUNNING = struct.Struct("<id")  # the test that a process is running, and since when; -1 for none
 _FORK = multiprocessing.get_context("fork")
 
 
@@ -197,7 +197,7 @@ class _Child:
         self._reports.send(("report", data))
 
     def pytest_warning_recorded(self, **content: object) -> None:
-        """Send it: it is shown at the end."""
+        """Send the warning, which is shown at the end."""
         self._reports.send(("warning", content))
 
 

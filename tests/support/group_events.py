@@ -43,7 +43,7 @@ class Member:
         assert (await Asked(self.broker, request, 5).answered()).error_code == 0
 
     async def heartbeat(self) -> int:
-        """The answer's error."""
+        """The error of the answer."""
         request = m.HeartbeatRequest(self.group, self.generation, self.member_id)
         error: int = (await Asked(self.broker, request, 4).answered()).error_code
         return error

@@ -67,7 +67,7 @@ class FakeTopics:
 
 
 def classic(group: AnyGroup) -> ClassicGroup:
-    """The group, which is of the classic protocol."""
+    """The group, which uses the classic protocol."""
     assert isinstance(group, ClassicGroup)
     return group
 
@@ -253,7 +253,7 @@ class GroupHarness:
         return shard
 
     def stable_with(self, *names: str, **fields: Any) -> Self:
-        """The members have joined and synced; the first leads."""
+        """Let the members join and sync; the first one leads."""
         for name in names:
             self.join(name, **fields)
         return self.tick(self.config.group_initial_rebalance_delay_ms * (2 if len(names) > 1 else 1)).sync_all()
@@ -274,7 +274,7 @@ class GroupHarness:
 
     @property
     def members(self) -> list[str]:
-        """The members' names, the longest-standing first."""
+        """The members' names, the earliest to join first."""
         names = {member_id: name for name, member_id in self.ids.items()}
         return [names[member_id] for member_id in self.group.members]
 

@@ -67,7 +67,7 @@ class M:
 
 @dataclass
 class GroupLog:
-    """The log of one group, as it is written."""
+    """The log of one group, while it is being written."""
 
     group: str = "g"
     now: int = BEGIN_MS

@@ -62,7 +62,7 @@ def loads(assignments: Mapping[str, MemberAssignment]) -> list[int]:
 
 
 def check_complete(topics: Mapping[str, int], members: Members, assignments: Mapping[str, MemberAssignment]) -> None:
-    """Each partition that a member wants belongs to exactly one member that wants it."""
+    """Check that each partition that a member wants belongs to exactly one member that wants it."""
     assert set(assignments) == set(members)
     rows = sorted(row for assignment in assignments.values() for row in assignment.partitions)
     wanted = {topic for subscription in members.values() for topic in subscription.topics}
@@ -101,7 +101,7 @@ def least_cost(group: Group) -> tuple[int, int]:
 
 @st.composite
 def groups(draw: st.DrawFn, *, equal: bool, most_members: int = 5, most_partitions: int = 4) -> Group:
-    """A small group with a past: some partitions have an owner, often few owners have them all."""
+    """A small group with a past: some partitions have an owner, and often a few owners have all of them."""
     names = [f"t{number}" for number in range(draw(st.integers(1, 4)))]
     topics = {name: draw(st.integers(1, most_partitions)) for name in names}
     ids = [f"m{number}" for number in range(draw(st.integers(1, most_members)))]

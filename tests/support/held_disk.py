@@ -17,7 +17,7 @@ from muster.protocol.primitives import Request, Response
 
 
 class HeldDisk:
-    """Every sync of a segment goes through here. (The same for a store alone: `faulty_disk`.)"""
+    """Every sync of a segment passes through here. (For a store alone, see `faulty_disk`.)"""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._sync = Files.sync
@@ -51,7 +51,7 @@ class HeldDisk:
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldDisk]:
-    """A disk that a test may hold."""
+    """A disk that a test can hold."""
     held = HeldDisk(monkeypatch)
     yield held
     held.release()
@@ -91,7 +91,7 @@ class Asked:
         if answer is not None:
             self.reply(answer)
         if broker is not None:
-            broker._turn_done()  # as the server does after the requests of one read
+            broker._turn_done()  # like the server after the requests of one read
 
     def reply(self, response: Response | Sliced) -> None:
         """A handler calls this once."""

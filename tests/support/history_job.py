@@ -1,4 +1,4 @@
-"""`muster history` with another window of patterns than ten minutes: `python -m tests.support.history_job MS …`.
+"""`muster history` with a window of patterns other than ten minutes: `python -m tests.support.history_job MS …`.
 
 With it, rows of rebalances become final during a test. Nothing else differs from `python -m muster`.
 """

@@ -1,4 +1,4 @@
-"""What is done to `muster history --follow`, drawn from a seed: a schedule is a value, and so is what came of it.
+"""What is done to `muster history --follow`, drawn from a seed: a schedule is a value, and so are its results.
 
 `draw` makes a schedule. `judge` compares what the job has written with tables of the same topic that were made in one
 run, without interruptions. Neither does any I/O; `tests/support/history_soak.py` carries schedules out, with the groups
@@ -28,7 +28,7 @@ WHEN = ("start", "batch", "batch", "later")
 batch."""
 
 WAYS = ("range", "cooperative", "static", "assigned", "returning")
-"""Lives of groups (live_groups.py). On Apache Kafka there is one of KIP-848, too: `next`."""
+"""Lives of groups (live_groups.py). On Apache Kafka there is also one of KIP-848: `next`."""
 
 SHORT_MS = 70_000
 """A short window of patterns instead of ten minutes: rows of rebalances become final while a schedule runs. It is
@@ -149,7 +149,7 @@ class Outcome:
 
 
 def judge(facts: Facts) -> Outcome:
-    """Whether the job has written what the topic says, each row once, and each of its runs ended as it should."""
+    """Whether the job has written what the topic says, each row once, and each of its runs ended properly."""
     outcome = Outcome(records=sum(facts.fresh.counts.values()))
     for name in ROWS:
         written, fresh = getattr(facts.written, name), getattr(facts.fresh, name)

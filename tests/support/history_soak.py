@@ -51,7 +51,7 @@ def until(condition: Callable[[], bool], look: Callable[[], object]) -> None:
     """Wait for a condition, and check meanwhile that everything is fine."""
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
-        assert time.monotonic() < deadline, "it never came to pass"
+        assert time.monotonic() < deadline, "it never happened"
         look()
         time.sleep(0.05)
 

@@ -57,7 +57,7 @@ def in_folder(out: Path) -> Tables:
 
 
 def final_in_folder(out: Path) -> Tables:
-    """The rows that are final by now."""
+    """The rows that are final so far."""
     rows: dict[str, Any] = {name: tuple(final_rows(out, name)) for name in ROWS}
     return Tables(**rows)
 

@@ -1,4 +1,4 @@
-"""KeyboardInterrupt at the n-th instruction or line of a call, in the thread that makes it."""
+"""KeyboardInterrupt at the n-th instruction or line of a call, in the thread that makes the call."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ OURS = muster.__path__[0]
 class InterruptAt:
     """Runs a function, and raises KeyboardInterrupt before the n-th instruction within some modules.
 
-    The interpreter itself looks for signals only behind calls of functions in C, at the beginning of those in Python,
-    and at jumps backwards. `possible` says whether it would have looked here. Elsewhere an interrupt may cost what the
-    very next instructions would have returned, but must break nothing either.
+    The interpreter itself checks for signals only after calls of C functions, at the beginning of Python functions, and
+    at backward jumps. `possible` says whether it would have checked here. Elsewhere an interrupt may lose what the very
+    next instructions would have returned, but must break nothing either.
     """
 
     def __init__(self, number: int, *modules: ModuleType) -> None:
@@ -40,8 +40,8 @@ class InterruptAt:
         return self.count >= self.number
 
     def run(self, function: Callable[[], T]) -> T:
-        """Call the function. What other tests have left is not collected meanwhile: a client among it that says it was
-        never closed would take the interrupt, and the function would go on without."""
+        """Call the function. Garbage from other tests is not collected meanwhile: a client in it that warns that it was
+        never closed would take the interrupt, and the function would continue without it."""
         collects = gc.isenabled()
         gc.disable()
         sys.settrace(self._on_call)

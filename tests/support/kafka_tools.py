@@ -34,7 +34,7 @@ class KafkaTools:
         jvm.stdin.write("".join(f"{line}\n" for line in (cls, len(arguments), *arguments)).encode())
         jvm.stdin.flush()
         line = jvm.stdout.readline()
-        assert line, f"{cls} {arguments} came to no end"
+        assert line, f"{cls} {arguments} did not end"
         code, *sizes = map(int, line.split())
         out, err = (jvm.stdout.read(size).decode() for size in sizes)
         return subprocess.CompletedProcess([cls, *arguments], code, out, err)

@@ -1,6 +1,6 @@
 """How long a test may take before its run is ended, with the stacks of all threads: a few minutes for a quick test.
 
-The limit of all others is in pyproject.toml. `make soak` has none.
+The limit for all others is in pyproject.toml. `make soak` has none.
 """
 
 from __future__ import annotations

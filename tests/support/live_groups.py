@@ -4,7 +4,7 @@ All are muster's own consumers, as tasks of one event loop in a thread of its ow
 a connection that is cut without leaving: the session expires. A group of KIP-848, which muster's clients do not speak,
 is librdkafka's, and its members only come and go.
 
-What a group does follows from a seed, and when it does, from how fast the machine is.
+A seed determines what a group does; when it does so depends on the machine's speed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SESSION_MS = 6_000
 """The shortest session timeout that a broker allows by default."""
 MOST_MEMBERS = 4
 LIFE_S = 8.0
-"""How long a returning group lives at first."""
+"""How long a returning group is active at first."""
 AGAIN_S = 3.0
 """And after its return."""
 _CLOSE_MS = 3_000
@@ -71,7 +71,7 @@ class _Member:
 
 
 class _Group:
-    """A group of the classic protocol, or of a consumer that assigns partitions to itself."""
+    """A group of the classic protocol, or of a consumer with manual assignment."""
 
     def __init__(self, name: str, way: str, random: Random, world: LiveGroups) -> None:
         self.name, self.way = name, way

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for any message of the protocol in any version, drawn from our own tables."""
+"""Hypothesis strategies for any message of the protocol in any version, drawn from muster's own tables."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ EVERY_WORKER = {
 
 class MirrorMaker:
     """One MirrorMaker 2 for some flows, such as ("left", "right"), between clusters with these addresses; `more` are
-    settings besides."""
+    additional settings."""
 
     def __init__(
         self,

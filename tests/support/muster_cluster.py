@@ -71,7 +71,7 @@ class Cluster:
 
     @property
     def bootstrap(self) -> str:
-        """The addresses of all."""
+        """The addresses of all brokers."""
         if self.gates:
             return ",".join(f"127.0.0.1:{gate.port}" for gate in self.gates.values())
         return ",".join(broker.bootstrap for broker in self.brokers.values())
@@ -112,7 +112,7 @@ class Cluster:
 
 
 class Load(threading.Thread):
-    """Produces numbers to all partitions until it is stopped; knows which were acknowledged."""
+    """Produces numbers to all partitions until stopped; knows which were acknowledged."""
 
     def __init__(self, cluster: Cluster, topic: str) -> None:
         super().__init__(daemon=True)
@@ -161,7 +161,7 @@ TRY_AGAIN = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, Err
 
 
 class Commits(threading.Thread):
-    """Commits ever greater offsets, for groups in several slots, until it is stopped; knows which were acknowledged.
+    """Commits ever greater offsets, for groups in several slots, until stopped; knows which were acknowledged.
 
     A commit may be refused with a retriable error. The offset that a coordinator returns is never lower than one that
     was acknowledged before.
@@ -181,7 +181,7 @@ class Commits(threading.Thread):
         try:
             while not self._ending.wait(0.02):
                 for group_id in GROUPS:
-                    with contextlib.suppress(OSError, EOFError):  # of a broker that was killed
+                    with contextlib.suppress(OSError, EOFError):  # from a killed broker
                         self._commit(group_id)
         except BaseException as error:
             self.failures.append(error)

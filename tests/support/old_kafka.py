@@ -1,7 +1,7 @@
 """Real Apache Kafka on ZooKeeper for tests: 0.8.2.2, whose consumer ZooKeeper coordinates, 3.9.1, the last line of
 releases whose brokers know ZooKeeper, and those between.
 
-Both run on today's Java and against today's ZooKeeper.
+They run on current Java and with a current ZooKeeper.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class OldKafkaBroker:
 
 @dataclass
 class LastZooKeeperKafkaBroker(OldKafkaBroker):
-    """One broker of Kafka 2.4 to 3.9 in ZooKeeper mode. Topics and records come from clients of today."""
+    """One broker of Kafka 2.4 to 3.9 in ZooKeeper mode. Topics and records come from current clients."""
 
     version: str = LAST_VERSION
     _started: ClassVar[str] = "[KafkaServer id={}] started"

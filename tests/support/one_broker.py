@@ -67,7 +67,7 @@ class OneBroker:
         return self.fetcher.poll(self.now)
 
     def exchange(self) -> bool:
-        """Deliver and answer what the fetcher sends. False if it sends nothing."""
+        """Deliver and answer the fetcher's requests. False if it sends none."""
         sends = self.poll()
         for send in sends:
             send.on_reply(self.answer(send.build(13)), self.now)

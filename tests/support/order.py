@@ -11,12 +11,12 @@ import pytest
 
 
 def slow_first(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
-    """All tests: as many stretches as there are workers, each with slow files first and quick tests behind them.
+    """All tests: as many stretches as there are workers, each with slow files first and quick tests after them.
 
     `--dist worksteal` gives each worker one stretch, and later, to one that has finished, the end of another's. A file
     stays together: its tests share fixtures. So do all files with tests in the session of Spark that a worker has.
-    Files whose mark has a number of seconds, as `slow(270)`, come before all others, the longest first: one that begins
-    late would run on alone when all others have ended.
+    Files whose mark has a number of seconds, such as `slow(270)`, come before all others, the longest first: one that
+    begins late would still run when all others have ended.
     """
     files = [list(group) for _, group in groupby(items, key=lambda item: item.path)]
     in_spark = [any("spark" in getattr(item, "fixturenames", ()) for item in file) for file in files]

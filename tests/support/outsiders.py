@@ -1,4 +1,4 @@
-"""Members of groups that are not muster's own clients: each a process, started, told to leave, or killed.
+"""Members of groups that are not muster's own clients: each is a process that is started, asked to leave, or killed.
 
 What a member does is the same for all: it reads its group's topic, prints each record as a line of JSON, then commits.
 The broker reports the owners of partitions to confluent-kafka's admin client.
@@ -76,7 +76,7 @@ _SHOWS_ITS_THREADS = {
     "with-java": signal.SIGQUIT,
     **dict.fromkeys(("with-kafka-python", "with-confluent", "with-muster", "with-aiokafka"), signal.SIGUSR1),
 }
-"""The signal on which a member of each kind says where its threads are."""
+"""The signal on which a member of each kind prints where its threads are."""
 
 OF_THE_DRAFTS = {"with-drafts": _python("with_muster.py")}
 """A member that speaks the draft protocol, to its own coordinators: its bootstrap is `COORDINATOR/BOOTSTRAP`."""
@@ -111,7 +111,7 @@ class Member:
             for line in lines:
                 try:
                     told = json.loads(line)
-                except ValueError:  # the last line of a process that was killed may be torn
+                except ValueError:  # the last line of a killed process may be incomplete
                     told = {}
                 if "value" in told:
                     self.values.add(int(told["value"]))
@@ -132,7 +132,7 @@ class Member:
         return f"{self.client}, process {self.process.pid}, {state}, {len(self.values)} records; it said:\n{said}"
 
     def leave(self) -> None:
-        """Tell it to leave, and wait for its end."""
+        """Ask it to leave, and wait for its end."""
         self.check_alive()
         self._end(signal.SIGTERM)
 

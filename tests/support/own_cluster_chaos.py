@@ -27,8 +27,8 @@ from tests.support.cluster_chaos import AWAY, Facts, Schedule, Worker
 from tests.support.muster_cluster import Cluster, eventually
 
 SERVERS = ("1", "2", "3", "zookeeper", "coordinator", "controller")
-"""Three brokers by their numbers; ZooKeeper; the brokers that at that moment coordinate the group of blocking consumers
-and are the controller."""
+"""Three brokers by their numbers; ZooKeeper; the broker that currently coordinates the group of blocking consumers, and
+the current controller."""
 
 TOGETHER = (("1", "2", "3"), ("coordinator", "zookeeper"), ("zookeeper", "1"), ("2", "3"), ("zookeeper", "coordinator"))
 """Servers that may be down at the same time: they stop in this order. ZooKeeper restarts first: no broker can start
@@ -176,7 +176,7 @@ class Shaken:
 
     def _send(self, server: BrokerProcess | ZooKeeperServer, what: signal.Signals) -> None:
         pid = server.pid
-        assert pid, f"{server} has ended by itself"
+        assert pid, f"{server} has ended unexpectedly"
         os.kill(pid, what)
 
 

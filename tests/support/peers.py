@@ -80,7 +80,7 @@ def find_chromium() -> str | None:
 
 
 def peers_home() -> Path:
-    """The folder that keeps what was fetched, from run to run."""
+    """The folder that keeps fetched files from run to run."""
     return Path(os.environ.get("MUSTER_PEERS_HOME") or Path.home() / ".cache" / "muster-tests")
 
 
@@ -114,7 +114,7 @@ def kafka_jars() -> Path:
 
 
 def kafka_jar(artifact: str) -> Path:
-    """One of Kafka's own jars, such as kafka-clients, whose common/message/*.json define the wire."""
+    """One of Kafka's own jars, such as kafka-clients, whose common/message/*.json define the wire protocol."""
     return kafka_jars() / f"{artifact}-{KAFKA_VERSION}.jar"
 
 
@@ -125,13 +125,13 @@ def kafka_classpath() -> str:
 
 @cache
 def kafka_class_data() -> Path | None:
-    """What JVMs with Kafka's class path may share (class_data.py)."""
+    """The class data that JVMs with Kafka's class path can share (class_data.py)."""
     return class_data.data_of("kafka", kafka_jars(), java, peers_home()) if (java := find_java()) else None
 
 
 @cache
 def spark_class_data() -> Path | None:
-    """What JVMs of this environment's Spark may share."""
+    """The class data that JVMs of this environment's Spark can share."""
     found, java = find_spec("pyspark"), find_java()
     if java is None or found is None or found.origin is None:
         return None
@@ -183,7 +183,7 @@ class KafkaBroker:
     """One real Apache Kafka node, broker and controller in one process, on the loopback interface.
 
     Use it as a context manager, or through the fixture `kafka_broker`, whose broker all tests of a run share: those
-    must not stop it and must name their topics and groups for themselves.
+    must not stop it, and must use topic and group names of their own.
     """
 
     folder: Path
@@ -196,7 +196,7 @@ class KafkaBroker:
     format_options: Sequence[str] = ()
     """Further arguments of StorageTool, which formats the data: users of SCRAM."""
     formatted_like: Path | None = None
-    """The data of another controller of the same cluster, to save StorageTool's JVM."""
+    """The data of another controller of the same cluster, copied to save StorageTool's JVM."""
 
     @property
     def bootstrap(self) -> str:
@@ -319,7 +319,7 @@ class KafkaBroker:
 
 @dataclass
 class KafkaCluster:
-    """Some real Apache Kafka brokers of one cluster on the loopback interface; the first are controllers, too.
+    """Some real Apache Kafka brokers of one cluster on the loopback interface; the first are also controllers.
 
     Topics have as many replicas as there are brokers unless they say otherwise, and rack `r1` is that of node 1. Use it
     as a context manager if a test kills nodes (a majority of the controllers must keep running), or through the fixture
@@ -372,8 +372,8 @@ class KafkaCluster:
         """Start every node that is not running, and return when all of them serve."""
         self.ports = self.ports or free_ports(self.size + self.controllers)
         if self.controllers > 1:
-            self.node(1).configure()  # the other controllers' data is made like its own
-        # The first, which has its data formatted by a JVM of its own, comes last: the others start meanwhile.
+            self.node(1).configure()  # the other controllers' data is copied from its own
+        # The first, whose data a separate JVM formats, comes last: the others start meanwhile.
         nodes = [node for node_id in range(self.size, 0, -1) if not (node := self.node(node_id)).pid]
         launched = [(node, node.launch()) for node in nodes]
         for node, process in launched:
@@ -430,7 +430,7 @@ class Chromium:
     folder: Path
 
     def dom(self, page: Path) -> str:
-        """The document after the page was loaded and its scripts have run."""
+        """The document after the page has loaded and its scripts have run."""
         return self._run(page, "--dump-dom").stdout
 
     def screenshot(self, page: Path, picture: Path, *, width: int = 1280, height: int = 2000) -> None:

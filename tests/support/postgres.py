@@ -35,7 +35,7 @@ SETTINGS = {
 
 
 def find_postgres() -> Path | None:
-    """The folder with PostgreSQL's programs: on PATH, or where Debian puts each version's."""
+    """The folder with PostgreSQL's programs: on PATH, or where Debian installs each version."""
     on_path = shutil.which("initdb")
     debian = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
     found = [*debian, *([Path(on_path)] if on_path else [])]
@@ -71,7 +71,7 @@ class PostgresServer(LocalServer):
         return "ready to accept connections" in self.log
 
     def database(self) -> str:
-        """The address of a database that no other test has."""
+        """The address of a database that no other test uses."""
         name = f"test_{next(self._names)}"
         with psycopg.connect(self._address("postgres"), autocommit=True) as connection:
             connection.execute(f"create database {name}")

@@ -497,7 +497,7 @@ def _only_what_batches_say(answer: Any, until: int) -> None:
     """Each broker has its own producer ids, and times of its markers. Kafka looks up aborted transactions to the next
     entry of a sparse index, so it may list some that begin after the batches in the answer.
 
-    `until`: batches from this offset on do not count.
+    `until`: batches from this offset onwards do not count.
     """
     for topic in answer["responses"]:
         for partition in topic["partitions"]:

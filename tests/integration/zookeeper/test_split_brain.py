@@ -48,7 +48,7 @@ class Member:
         return [Line(*map(int, line.split())) for line in whole.splitlines()]
 
     def freeze(self) -> None:
-        """Stop it where it is, with all its threads."""
+        """Freeze it, with all its threads."""
         self.process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
 

@@ -1,4 +1,4 @@
-"""An interrupt (Ctrl-C) between any two instructions of a blocking `WatcherConsumer`: nothing lost, nothing stuck."""
+"""An interrupt (Ctrl-C) between any two instructions of a blocking `WatcherConsumer`: nothing is lost or gets stuck."""
 
 from __future__ import annotations
 
