@@ -1,8 +1,7 @@
 """Class data of Kafka and of Spark: a JVM that maps what another one has read and verified needs half the CPU to start.
 
-`make test` has it made (making_class_data.py), once for each Java and each set of jars, and it is kept beside them
-(peers.py). Where it is missing, or is not of the Java that runs, programs start as ever: it changes how long that takes
-and nothing else.
+`make test` creates it (making_class_data.py), once for each Java and each set of jars, and stores it next to them
+(peers.py). If it is missing, or made by another Java, programs start as usual: it changes only how long that takes.
 """
 
 from __future__ import annotations

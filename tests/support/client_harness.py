@@ -1,7 +1,7 @@
 """One `ConsumerCore` with a broker played by the test: time is a number, answers are written by hand.
 
-Metadata, the coordinator's whereabouts, committed offsets, list-offsets and fetches are answered by themselves
-(`auto`); joins, syncs, heartbeats, leaves and commits wait for the test. Every request goes through its codec.
+Metadata, FindCoordinator, committed offsets, list-offsets and fetches are answered automatically (`auto`); joins,
+syncs, heartbeats, leaves and commits wait for the test. Every request goes through its codec.
 """
 
 from __future__ import annotations

@@ -88,8 +88,8 @@ Row = tuple[int, str]
 class Facts:
     """The result of a schedule. `log` is what the partitions hold in the end, read by another client.
 
-    `acknowledged` has the offset of each value, -1 where the broker did not say. `runs` are what a member of a group
-    read of a partition from when it was assigned until it was given up. `ranges` are what was read by range.
+    `acknowledged` has the offset of each value, -1 if the broker did not return it. `runs` are what a member of a group
+    read from a partition between its assignment and its loss. `ranges` are what was read by range.
     """
 
     log: dict[TopicPartition, list[Row]]
