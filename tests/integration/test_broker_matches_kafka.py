@@ -105,7 +105,7 @@ def test_produce(worlds: tuple[World, World], version: int) -> None:
 
 
 def sent(topic: str, records: bytes) -> Callable[[World], Request[Any]]:
-    """A batch to one of a world's topics."""
+    """Send a batch to one of a world's topics."""
     return lambda world: produce(world, records, topic=f"{world.prefix}-{topic}")
 
 
@@ -286,7 +286,7 @@ def a_topic_goes_and_comes_again(world: World, version: int) -> list[Any]:
             asked_again = m.MetadataRequest([m.MetadataRequestTopic(name=topic)], False)
             while world.client.ask(asked_again, 12).topics[0].error_code != gone:
                 pass
-            # Kafka's broker forgets its name first, and closes the partition a moment later.
+            # Kafka's broker first forgets its name, and closes the partition a moment later.
             while world.client.ask(list_offsets(world, -1, topic=topic), 4).topics[0].partitions[0].error_code != gone:
                 pass
         if epoch == 4:
@@ -398,7 +398,7 @@ def topic(
 
 
 def broker_wide(found: Any) -> None:
-    """Kafka's test broker has min.insync.replicas from its controller, as a setting for all brokers."""
+    """Kafka's test broker gets min.insync.replicas from its controller, as a setting for all brokers."""
     for result in found["topics"]:
         for setting in result["configs"] or []:
             if setting["name"] == "min.insync.replicas":

@@ -23,7 +23,7 @@ RECORDS = 4
 
 
 class Stage:
-    """Topics of two partitions with records in the first, and groups that have committed there."""
+    """Create topics of two partitions with records in the first, and groups that have committed there."""
 
     def __init__(self, bootstrap: str, admin: Admin, ends: ExitStack) -> None:
         self.bootstrap = bootstrap
@@ -185,7 +185,7 @@ def gone(stage: Stage, topic: str) -> None:
 
 
 MEANWHILE: dict[str, tuple[str, str, Callable[[Stage], str], Callable[[Stage, str], None], Done]] = {
-    # command: its words, the module that asks for a confirmation, things, what happens to one, whether a thing is done
+    # command: its words, the module that asks for confirmation, things, what happens to one, whether a thing is done
     "groups reset-offsets": (
         "groups reset-offsets {} --all-topics --to-offset 3 --execute",
         "group_offsets",

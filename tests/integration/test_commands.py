@@ -1,4 +1,4 @@
-"""`muster topics`, `groups`, `produce` and `consume` as a user runs them, on muster and on Apache Kafka."""
+"""`muster topics`, `groups`, `produce` and `consume` as users run them, on muster and on Apache Kafka."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_signal_leaves_the_group(cluster, number):
     assert process.returncode == 128 + number
     assert errors == ""
     found = json.loads(muster("groups", "describe", cluster.group, "--json", **at))[cluster.group]
-    assert found["state"] == "Empty", "it has left, and has not only been missed"
+    assert found["state"] == "Empty", "it has left, and not only expired"
     assert found["offsets"][0]["lag"] == 0, "and it has committed"
 
 
@@ -135,7 +135,7 @@ def test_groups_look_as_in_kafkas_own_tool(cluster, options):
         )
         one.commit()
         tool = [*PATIENT, "--bootstrap-server", cluster.bootstrap, "--describe", "--group", cluster.group]
-        # The members have to be polled while others look at them.
+        # The members have to be polled while commands look at them.
         theirs = run_kafka_class(GROUP_TOOL, *tool, *options.split())
         assert theirs.returncode == 0, theirs.stderr
         ours = muster("groups", "describe", cluster.group, *options.split(), **at)
@@ -182,7 +182,7 @@ def test_mistakes_are_reported_in_a_sentence(shared_muster, arguments, sentence)
 def test_an_unreachable_broker_is_reported_with_its_address():
     (port,) = free_ports(1)
     at = {"bootstrap": f"127.0.0.1:{port}"}
-    with ThreadPoolExecutor() as at_once:  # each takes all the time that it has
+    with ThreadPoolExecutor() as at_once:  # each takes all of its time
         listing = [
             at_once.submit(muster, *arguments, "--timeout-ms", "10000", code=1, **at)
             for arguments in (("topics", "list"), ("groups", "list"))

@@ -1,4 +1,4 @@
-"""Records handled many at a time, on muster and on Apache Kafka: order, dead letters, rebalances, kills, the end."""
+"""Many records handled at a time, on muster and on Apache Kafka: order, dead letters, rebalances, kills, the end."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def wait_until(condition: Any) -> None:
 
 
 class Book:
-    """What handlers of this process have done, by key."""
+    """The records that handlers of this process have done, by key."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""Both faces of the consumer on muster and on Apache Kafka: the same behaviour four times."""
+"""The blocking and the asyncio consumer on muster and on Apache Kafka: the same behaviour four times."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def face(request):
 
 
 def core_of(consumer):
-    """The core behind either face."""
+    """The core of either consumer."""
     return (consumer._consumer if isinstance(consumer, Consumer) else consumer.consumer)._core
 
 
@@ -387,7 +387,7 @@ def test_an_error_that_no_poll_has_shown_does_not_keep_a_consumer_in_the_group(c
 
         def ask():
             poll_if_possible(consumer, 0)
-            rest()  # the answer comes while nobody polls
+            rest()  # the answer arrives between polls
 
         until(lambda: any(isinstance(event, Fatal) for event in core.events), ask)
         consumer.close()
@@ -489,5 +489,5 @@ def test_a_damaged_batch_is_passed_by_a_seek_only(muster_process, face, way):
 
 
 def _batch_with(log: bytes, offset: int) -> tuple[int, int]:
-    """Where the batch with an offset begins and ends."""
+    """The first and last offset of the batch with an offset."""
     return next((at, at + header.size) for at, header in iter_headers(log) if header.last_offset >= offset)

@@ -73,7 +73,7 @@ def test_every_partition_is_read_from_the_replica_in_the_rack(kafka_cluster, fac
             return {place: state.preferred_replica for place, state in inner._core.subscription.states()} == wanted
 
         until(from_the_rack, lambda: getattr(consumer, way)(100))
-        # Compared with a rack that nobody is in: the leaders serve.
+        # For comparison, a rack without brokers: the leaders serve.
     with cluster.consumer(face, **settings | {"client_rack": "nowhere"}) as consumer:
         consumer.assign(places)
         assert numbers(read(consumer, 300)) == list(range(300))
@@ -81,7 +81,8 @@ def test_every_partition_is_read_from_the_replica_in_the_rack(kafka_cluster, fac
 
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
 def test_a_group_gives_each_member_what_has_a_replica_in_its_rack(kafka_cluster, assignor):
-    """KIP-881: one partition on each broker, and a member in each rack, in another order than the members' ids."""
+    """KIP-881: one partition on each broker, and a member in each rack, in an order different from that of the members'
+    ids."""
     topic = create(kafka_cluster, 3, {0: [1], 1: [2], 2: [3]})
     cluster = Cluster(kafka_cluster.bootstrap)
     with contextlib.ExitStack() as held:

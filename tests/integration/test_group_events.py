@@ -67,7 +67,7 @@ def test_events_outlive_kill_9_and_tell_why(tmp_path: Path, kcat: str, capsys: p
         first, *_, last = by_group(events)["g"]
         assert (first.cause, last.cause, last.members) == (Cause.STARTED, Cause.LEFT, 0)
 
-        # It is the broker's own: hidden, and refused to producers of every kind.
+        # It is the broker's own topic: hidden, and refused to producers of every kind.
         assert command.main(["topics", "list", "--bootstrap", broker.bootstrap]) == 0
         assert capsys.readouterr().out.split() == ["t"]
         assert command.main(["topics", "list", "--internal", "--bootstrap", broker.bootstrap]) == 0

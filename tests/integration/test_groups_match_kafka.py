@@ -27,7 +27,7 @@ OTHER_SUBSCRIPTION = b"\0\0\0\0\0\1\0\1u\xff\xff\xff\xff"
 
 
 def stable(stage: Stage, *names: str, **wishes: Any) -> None:
-    """The members have joined and synced; the first leads."""
+    """Let the members join and sync; the first one leads."""
     stage.enter(names[0], **wishes)
     stage.hear(names[0])
     for at, name in enumerate(names[1:], 1):
@@ -265,7 +265,7 @@ def listed(stage: Stage) -> None:
 
 
 def old_versions(stage: Stage) -> None:
-    """Commits and fetches of the oldest versions, for a group that nobody has joined."""
+    """Commits and fetches of the oldest versions, for a group without members."""
     operator = stage.connection("operator")
     stage.commit("x", generation=-1, version=2)
     for version in (1, 2, 5, 7):
@@ -489,7 +489,7 @@ STORIES = [
 
 @pytest.fixture
 def stages(kafka_broker: KafkaBroker, shared_muster: BrokerProcess) -> Iterator[tuple[Stage, Stage]]:
-    """The same scene on Kafka and on muster."""
+    """The same story on Kafka and on muster."""
     both = Stage(kafka_broker.bootstrap), Stage(shared_muster.bootstrap)
     yield both
     for stage in both:

@@ -45,7 +45,7 @@ Told = dict[tuple[str, int], int | None]
 
 
 def command(bootstrap: str, *words: str) -> Any:
-    """What a command prints with --json."""
+    """The output of a command with --json."""
     done = subprocess.run(
         [sys.executable, "-m", "muster", *words, "--bootstrap", bootstrap, "--json"],
         capture_output=True,
@@ -58,7 +58,7 @@ def command(bootstrap: str, *words: str) -> Any:
 
 
 def by_kafkas_tool(bootstrap: str, group: str) -> Told:
-    patient = ["--timeout", str(int(PATIENCE_S * 1000))]  # its own is 5 s
+    patient = ["--timeout", str(int(PATIENCE_S * 1000))]  # its default is 5 s
     done = run_kafka_class(TOOL, "--bootstrap-server", bootstrap, "--describe", "--group", group, *patient)
     rows = [line.split() for line in done.stdout.splitlines() if line.startswith(group)]
     return {(row[1], int(row[2])): None if row[5] == "-" else int(row[5]) for row in rows}

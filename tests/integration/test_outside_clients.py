@@ -1,4 +1,4 @@
-"""Clients that others wrote, unmodified, in groups on muster: they join, leave and crash, and nothing is lost.
+"""Unmodified third-party clients in groups on muster: they join, leave and crash, and nothing is lost.
 
 Each story runs on a stream that never pauses. The broker describes the members of a group, its log says why the group
 changed, and Kafka's own ConsumerGroupCommand is the third source.
@@ -69,14 +69,14 @@ class Story:
         self.gone.append(member)
         until(
             lambda: any(told(line) for line in self._log_lines()[len(before) :]),
-            lambda: f"the broker's log says how {member.client} went; it says {self._log_lines()[len(before) :]}",
+            lambda: f"the broker's log says how {member.client} left; it says {self._log_lines()[len(before) :]}",
         )
 
     def _log_lines(self) -> list[str]:
         return [line for line in self.broker.log().splitlines() if f"group {self.name}: " in line]
 
     def values(self) -> set[int]:
-        """What all members together have handled."""
+        """The values that all members together have handled."""
         return set().union(*(member.values for member in (*self.members, *self.gone)))
 
     def handled(self, count: int) -> None:
@@ -141,7 +141,7 @@ def tables(*arguments: str, broker: BrokerProcess) -> list[dict[str, str]]:
     patient = [
         "--timeout",
         str(int(PATIENCE_S * 1000)),
-    ]  # its own is 5 s, in which a JVM on a busy machine may only start
+    ]  # its default is 5 s, in which a JVM on a busy machine may barely start
     done = run_kafka_class(
         command, "--bootstrap-server", broker.bootstrap, *patient, *arguments, timeout_s=2 * PATIENCE_S
     )

@@ -1,7 +1,7 @@
 """An interrupt at any line of send, flush and close: each accepted record has one outcome, and the producer continues.
 
-A trace function raises KeyboardInterrupt in the calling thread at one line after the other of muster's own code, which
-is where Python could deliver a Ctrl-C.
+A trace function raises KeyboardInterrupt in the calling thread at one line after the other of muster's own code, where
+Python could deliver a Ctrl-C.
 """
 
 from __future__ import annotations

@@ -225,7 +225,7 @@ ASYNC = """
 )
 def test_tests_that_are_coroutine_functions(run: Run, mark: str, options: list[str]) -> None:
     run.configure(muster_in_process=True)
-    if "no:asyncio" in options:  # its setting is unknown then
+    if "no:asyncio" in options:  # its setting is then unknown
         run.pytester.makeini(CONFIGURED.replace("asyncio_default_fixture_loop_scope = function", ""))
     run(ASYNC.replace("MARK", mark), "-p", "no:randomly", *options, passed=3)
 

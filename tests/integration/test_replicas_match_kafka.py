@@ -1,4 +1,4 @@
-"""Elections, reassignments and folders of logs, to muster and to Apache Kafka 4.2 with the same bytes.
+"""Elections, reassignments and folders of logs, requested from muster and from Apache Kafka 4.2 with the same bytes.
 
 Like test_admin_matches_kafka.py. The requests are limited to those that one broker can answer: none of them moves
 anything.

@@ -62,7 +62,7 @@ def bearing(provider: Any) -> dict[str, Any]:
 
 
 def round_trip(address: str, settings: dict[str, Any]) -> None:
-    """Create a topic, write and read it in a group, with every client."""
+    """Create a topic, write to it and read it in a group, with every client."""
     name = f"t-{uuid.uuid4().hex[:8]}"
     with Admin(settings, bootstrap_servers=address) as admin:
         admin.create_topics([NewTopic(name, 1)])

@@ -120,7 +120,7 @@ async def test_a_fetch_is_woken_by_a_produce(tmp_path: Path, fsync: str) -> None
 
 @pytest.mark.parametrize("fsync", ["interval", "always", "never"])
 async def test_records_that_nobody_waits_for_can_be_read_soon(tmp_path: Path, fsync: str) -> None:
-    """acks=0: there is no other produce whose sync they could share."""
+    """acks=0: there is no other Produce whose sync they could share."""
 
     def write_and_read(bootstrap: str) -> int:
         with RawClient(bootstrap) as client:
@@ -158,7 +158,7 @@ def test_a_name_cannot_write_lines_of_its_own(tmp_path: Path) -> None:
 
 
 def until_served(bootstrap: str) -> m.MetadataResponse:
-    """Connect until the broker has noticed that it has descriptors again."""
+    """Connect until the broker has noticed that descriptors are available again."""
     while True:
         try:
             with RawClient(bootstrap) as client:

@@ -78,7 +78,7 @@ def test_the_first_member_of_a_group_reads_after_these_requests() -> None:
 
 
 def test_a_kit_has_no_client_and_no_log_before_its_broker_is_being_started() -> None:
-    """The broker's process imports what it needs at the same time."""
+    """The broker's process imports what it needs in the meantime."""
     code = "import sys, muster.testing.kit; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = done.stdout.split()
@@ -91,7 +91,7 @@ def test_a_wait_that_is_interrupted_leaves_nothing_on_the_broker_s_loop(caplog: 
     with muster.testing.kafka(in_process=True) as kafka:
 
         def wait() -> None:
-            control_c.start()  # not before: on a busy machine it may come at once
+            control_c.start()  # not before: on a busy machine it may come immediately
             kafka.until_assigned("nobody")
 
         with pytest.raises(KeyboardInterrupt):

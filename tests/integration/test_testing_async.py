@@ -1,4 +1,4 @@
-"""The testing kit on an event loop: its waits leave the loop to the clients that run on it."""
+"""The testing kit on an event loop: its waits do not block the loop for the clients that run on it."""
 
 from __future__ import annotations
 

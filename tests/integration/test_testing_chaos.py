@@ -67,7 +67,7 @@ def test_the_shortest_schedule_that_fails_is_shown_and_can_be_repeated() -> None
 
 
 def test_steps_that_a_failure_does_not_need_are_left_out_of_its_schedule() -> None:
-    """Also from the middle of a schedule, where Hypothesis may leave them."""
+    """Even in the middle of a schedule, where Hypothesis may stop."""
     needed = [{"do": "hang", "apis": ["Produce"]}, {"do": "hang", "apis": ["Fetch"]}]
     needless = [{"do": "hang", "apis": [api]} for api in ("Heartbeat", "JoinGroup", "SyncGroup")]
 

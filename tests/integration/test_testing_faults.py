@@ -1,4 +1,4 @@
-"""The testing kit's faults, waits and clock, on real clients; on a broker in a thread and on one in a process."""
+"""The testing kit's faults, waits and clock, with real clients; on a broker in a thread and on one in a process."""
 
 from __future__ import annotations
 

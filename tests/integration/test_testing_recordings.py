@@ -282,7 +282,7 @@ def test_another_member_that_comes_first_waits_for_the_one_under_test(tmp_path: 
 
 
 def parts(kafka: Kafka) -> list[int]:
-    """How many partitions each member has."""
+    """The number of partitions of each member."""
     view = kafka.view("billing")
     stable = view["state"] == "Stable"
     return sorted(sum(map(len, each["partitions"].values())) for each in view["members"]) if stable else []

@@ -1,7 +1,7 @@
 """What a broker must do under a test's control: the stories of kfake's control functions (franz-go), with muster's
 faults.
 
-The stories about the wire are told on bare connections, where it can be seen which request is answered by whom: a
+The cases about the wire use bare connections, which show what answers which request: a
 heartbeat of a group that does not exist is answered with UNKNOWN_MEMBER_ID by the broker itself.
 
 | story | test |
@@ -175,7 +175,7 @@ def test_a_held_request_holds_those_after_it_on_its_connection(kafka: Kafka, raw
         with pytest.raises(TimeoutError):
             raw.receive_frame()
         raw.socket.settimeout(240)
-        assert kafka.requests("FindCoordinator", client="raw") == 0  # nor is it handled before
+        assert kafka.requests("FindCoordinator", client="raw") == 0  # nor is it handled before that
         fault.release()
         frames = [raw.receive_frame(), raw.receive_frame()]
     assert [int.from_bytes(frame[:4], "big") for frame in frames] == [first, second]

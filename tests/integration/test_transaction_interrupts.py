@@ -158,7 +158,7 @@ def reading(bootstrap: str, source: str) -> dict[str, Any]:
 
 
 def points() -> Iterator[int]:
-    """A round has some thousand lines: every line of its first hundreds, in steps beyond."""
+    """A round has several thousand lines: every one of its first hundreds, then in steps."""
     return itertools.count(0, 7)
 
 

@@ -1,4 +1,4 @@
-"""Transactional producers on muster, by both protocols, and on Apache Kafka: what readers of committed records see.
+"""Transactional producers on muster, with both protocols, and on Apache Kafka: what readers of committed records see.
 
 The readers are librdkafka's, with `read_committed`.
 """

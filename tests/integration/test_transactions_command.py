@@ -1,8 +1,8 @@
 """`muster transactions` and the admin's calls about transactions compared with `kafka-transactions.sh`, on Apache Kafka
 and on muster: the same tables, and the same end of a transaction that hangs.
 
-These brokers do not verify transactions. So a batch that no coordinator knows of begins one, as the batches of older
-brokers' producers could.
+These brokers do not verify transactions. So a batch of which no coordinator knows begins one, as batches of producers
+could on older brokers.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ UNVERIFIED = {"transaction.partition.verification.enable": "false"}
 
 @dataclass
 class World:
-    """A broker with transactional ids in every state, and transactions that hang."""
+    """A broker with transactional ids in every state, and hanging transactions."""
 
     bootstrap: str
     client: RawClient
@@ -76,7 +76,7 @@ class World:
 
     def side(self, name: str, topic: str = "") -> TransactionSide:
         side = TransactionSide(self.client, topic or self.topic, name)
-        side.timeout_ms = 900_000  # on a machine that is busy a JVM may take a minute
+        side.timeout_ms = 900_000  # on a busy machine a JVM may take a minute
         return side
 
     def hang(self, topic: str) -> dict[str, int]:
@@ -87,7 +87,7 @@ class World:
             side = self.sides[f"{topic}-{name}"] = self.side(f"{topic}-{name}", topic)
             side.begin() if name == "new" else side.to("CompleteCommit", name == "tv2")
             while (found := side.produce(9, partition=1, sequence=0)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-                pass  # partition 0 has a leader already
+                pass  # partition 0 already has a leader
             assert not found.error_code, (name, found.error_code)
             begins[name] = found.base_offset
         begins["no id"] = self.side("nobody's", topic).produce(9, (12_345_678, 3), partition=1).base_offset
@@ -160,7 +160,7 @@ def test_the_tables_are_those_of_kafkas_tool(world: World, muster: Commands) -> 
     assert all("\tEmpty" in line for line in theirs[2][1:]), "as if they had begun in 1970"
     assert len(theirs[2]) > 3
     assert len(theirs[8]) == 5
-    assert len(theirs[9]) >= 5, "and those that hang in other tests' topics"
+    assert len(theirs[9]) >= 5, "and those hanging in other tests' topics"
 
 
 def test_what_is_wrong_is_one_sentence(world: World, muster: Commands) -> None:

@@ -1,7 +1,7 @@
 """Requests of transactions to muster and to Apache Kafka 4.2: every cell of the coordinator's tables that requests can
 reach, in the versions of clients before and after `transaction.version` 2, and the codes by version.
 
-Each cell has a transactional id of its own. After the request that it is about, both coordinators describe the id.
+Each cell has a transactional id of its own. After the cell's request, both coordinators describe the id.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Pair:
             mask(side.told)
             told.append(side.told)
             if ends:
-                side.begin()  # nothing stays open
+                side.begin()  # leave nothing open
         ours, theirs = told
         assert [name for name, _ in ours] == [name for name, _ in theirs], label
         return [

@@ -78,7 +78,7 @@ class World:
         self.znodes.delete("/brokers/ids/1")
 
     def of_kafka(self) -> dict[str, int]:
-        """Each znode of Kafka's own, with the last transaction that wrote it."""
+        """Each of Kafka's own znodes, with the last transaction that wrote it."""
         found, paths = {}, ["/"]
         while paths:
             path = paths.pop()
@@ -193,7 +193,7 @@ async def test_members_are_assigned_alongside_kafka_and_read_from_it(world: Worl
 
 
 class Closing:
-    """A blocking consumer that is closed in a thread."""
+    """Close a blocking consumer in a thread."""
 
     def __init__(self, consumer: ServerAssignedConsumer) -> None:
         self._consumer = consumer

@@ -1,4 +1,4 @@
-"""The doctor in a cluster that keeps its groups in ZooKeeper: no log has them, so the brokers' events are read."""
+"""The doctor in a cluster that stores its groups in ZooKeeper: no log has them, so the brokers' events are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Members that speak as Kafka's drafts did, in a cluster whose coordinators keep the groups in ZooKeeper (A1, A2, A6).
+"""Members that use the protocol of Kafka's drafts, in a cluster whose coordinators store groups in ZooKeeper (A1, A2,
+A6).
 
 The coordinator of their group is killed, or suspended: another broker takes over from what ZooKeeper holds. The members
 find the new one without help, and continue in their generation. The first one returns, and gets its groups again.

@@ -45,7 +45,7 @@ def kafka(
     # Up to this protocol version a topic may ask for an older format of its records.
     settings = {"inter.broker.protocol.version": "2.8"} | _listeners(ports, certificates)
     with LastZooKeeperKafkaBroker(folder, zookeeper.chroot(), open_port, settings=settings) as broker:
-        # Until its controller knows it, it refuses topics: they would need more brokers than there are.
+        # Until its controller knows the broker, it refuses topics: they would need more brokers than exist.
         with Admin(bootstrap_servers=broker.bootstrap) as admin:
             wait_until(lambda: bool(admin.describe_cluster().nodes), rest)
         yield broker

@@ -60,7 +60,7 @@ async def until_owned(znode: KazooClient, group: str, topic: str, wanted: dict[i
 
 
 SHARES = {
-    # The partitions of Kafka's member "java", of ours with one stream, and of ours with two.
+    # The partitions of Kafka's member "java", of muster's with one stream, and of muster's with two.
     "range": {0: "java-0", 1: "java-0", 2: "py1-0", 3: "py1-0", 4: "py2-0", 5: "py2-0", 6: "py2-1", 7: "py2-1"},
     "roundrobin": {0: "java-0", 4: "java-0", 1: "py1-0", 5: "py1-0", 2: "py2-0", 6: "py2-0", 3: "py2-1", 7: "py2-1"},
 }
@@ -129,7 +129,7 @@ async def test_a_group_with_kafkas_own_consumer(old_kafka: OldKafkaBroker, znode
             for task in held:
                 task.cancel()
             await asyncio.wait(held)
-    # Kafka's own tool reads the offsets that ours wrote: no lag is left.
+    # Kafka's own tool reads the offsets that muster's member wrote: no lag is left.
     checked = await asyncio.to_thread(
         old_kafka.run_class,
         "kafka.tools.ConsumerOffsetChecker",

@@ -1,4 +1,5 @@
-"""Clients, admin and command line on brokers of Kafka before 4.0: each speaks older versions of the same requests."""
+"""Clients, admin and command line with brokers of Kafka before 4.0, which support older versions of the same
+requests."""
 
 from __future__ import annotations
 
@@ -77,7 +78,7 @@ def test_a_group_of_both_kinds_of_consumers_reads_each_record_once(
 
         def shares() -> list[int]:
             described = admin.describe_consumer_groups([group], raise_errors=False)[group]
-            if isinstance(described, KafkaError):  # nobody has joined yet
+            if isinstance(described, KafkaError):  # no member has joined yet
                 return []
             return sorted(len(member.assignment) for member in described.members)
 

@@ -1,4 +1,4 @@
-"""Clients that others wrote, in a cluster of three brokers: one is killed under load, and comes back."""
+"""Third-party clients in a cluster of three brokers: one broker is killed under load, and comes back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.zookeepers import ZooKeeperServer
 pytestmark = pytest.mark.slow
 
 States = dict[int, tuple[int, int, int]]
-"""Error, leader and epoch of each partition."""
+"""The error, leader and epoch of each partition."""
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def cluster(zookeeper: ZooKeeperServer, tmp_path: Path) -> Iterator[Cluster]:
 
 
 def coordinator_of(cluster: Cluster, group: str) -> int:
-    """The broker that coordinates a group, once it knows that it does."""
+    """The broker that coordinates a group, once it knows that."""
 
     def found() -> int:
         node_id = cluster.ask(1, m.FindCoordinatorRequest(group), 1).node_id

@@ -44,7 +44,7 @@ def world_of(schedule: Schedule[Away]) -> World:
 
 @pytest.fixture
 def zookeepers(schedule: Schedule[Away], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ensemble]:
-    """ZooKeeper for this test alone, with the jars and the Java of the tests."""
+    """ZooKeeper for only this test, with the jars and the Java of the tests."""
     monkeypatch.setattr("muster.local.zookeeper.zookeeper_classpath", ZooKeeperServer(tmp_path).classpath)
     monkeypatch.setattr("muster.local.zookeeper.find_java", lambda _: ZooKeeperServer(tmp_path).java())
     with Ensemble(tmp_path / "zookeepers", world_of(schedule).zookeepers, fsync=False) as ensemble:

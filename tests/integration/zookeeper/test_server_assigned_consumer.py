@@ -68,7 +68,7 @@ async def read(source: AsyncServerAssignedConsumer, count: int) -> list[int]:
     found: list[int] = []
     deadline = monotonic_ms() + PATIENCE_MS
     while len(found) < count:
-        assert monotonic_ms() < deadline, f"{len(found)} of {count} records came"
+        assert monotonic_ms() < deadline, f"{len(found)} of {count} records arrived"
         for records in (await source.poll(1_000)).values():
             found += [int(record.value or b"") for record in records]
     return found
@@ -244,7 +244,7 @@ async def test_an_auto_commit_does_not_undo_a_commit_of_the_caller(tmp_path: Pat
             two.subscribe([TOPIC])
             before = one.group_metadata().generation_id
             async with asyncio.timeout(PATIENCE_MS / 1000):
-                while one.group_metadata().generation_id <= before:  # and is not polled: what it has is not handled
+                while one.group_metadata().generation_id <= before:  # and is not polled, so its records are not handled
                     await two.poll(50)
             place = (await two.committed([partition]))[partition]
             assert place is not None

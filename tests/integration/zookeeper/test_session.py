@@ -180,7 +180,7 @@ async def test_more_requests_than_kazoo_takes_wait_their_turn_and_the_loop_conti
         assert not any(each.done() for each in asked)
         own_zookeeper.thaw()
         paths = await asyncio.gather(*asked)
-        assert paths == sorted(paths), "they are sent in the order in which they were asked for"
+        assert paths == sorted(paths), "they are sent in the order in which they were requested"
         assert len(set(paths)) == len(asked)
 
 
@@ -305,7 +305,7 @@ async def test_an_ephemeral_znode_created_as_the_connection_was_lost_is_found_to
 
 
 class Wait(zk.Ask[None]):
-    """An ask that is not ZooKeeper's."""
+    """A request that is not for ZooKeeper."""
 
 
 async def test_an_expired_session_is_followed_by_a_new_one_and_its_plans_end(zookeeper: ZooKeeperServer) -> None:

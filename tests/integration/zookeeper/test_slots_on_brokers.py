@@ -1,4 +1,4 @@
-"""Groups of a cluster of brokers that fail over: three real brokers on a real ZooKeeper, real clients as members."""
+"""Groups fail over in a cluster of brokers: three real brokers on a real ZooKeeper, real clients as members."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ class Group:
         self.produced += 1
 
     def goes_on(self, asked: int) -> None:
-        """More records are read and committed."""
+        """Produce more records, which are read and committed."""
         self.produce()
         wanted = dict.fromkeys(range(PARTITIONS), self.produced)
         eventually(lambda: self.failed() or self.cluster.committed(asked) == wanted)
@@ -216,7 +216,7 @@ def generation(znodes: KazooClient) -> int:
 
 def test_a_stable_group_survives_its_coordinators(cluster: Cluster, znodes: KazooClient) -> None:
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
-        places = {number: [1 + number % 2] for number in range(PARTITIONS)}  # not on the one that will be killed
+        places = {number: [1 + number % 2] for number in range(PARTITIONS)}  # not on the broker that will be killed
         admin.create_topics([NewTopic("t", assignments=places)])
     group = Group(cluster)
     try:
