@@ -2,7 +2,7 @@
 
 13. An acknowledged commit is still there after a restart. One that was not acknowledged may or may not be there.
 14. A commit never moves an offset back, unless its member was asked to. (Exception: a commit that its client gave up by
-  closing the connection. It can arrive after a later one, in Kafka as well.)
+    closing the connection. It can arrive after a later one, in Kafka as well.)
 15. Committed records were handled: no crash loses a record (at least once).
 16. Within one ownership, records are handled in order from the committed offset, and none is left out.
 17. No member is handed records that another member has committed, except one that does not know yet that it was

@@ -1,7 +1,7 @@
 """The live members of one group, as far as its coordinator can see, and what it may do to each.
 
 5. A member is expired only if the coordinator has not heard from it for its session timeout, and never while one of its
-  requests waits; a member not heard from for longer is not kept.
+   requests waits; a member not heard from for longer is not kept.
 6. A rebalance ends: members are waited for no longer than the rebalance timeout allows.
 7. A request must name the right generation: an older one, or one that no answer has contained, is refused.
 8. A replaced static member is answered that it is fenced, whatever it asks.

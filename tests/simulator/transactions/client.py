@@ -164,7 +164,7 @@ class ClientProducer:
         raise Fatal("nobody answers")
 
     def begin_transaction(self) -> Attempt:
-        """The current transaction, a new one if needed."""
+        """Begin a transaction."""
         attempt = self.note_attempt()
         self._engine.transactions.begin()
         return attempt

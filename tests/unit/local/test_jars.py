@@ -106,7 +106,7 @@ def test_what_a_killed_fetch_has_left_is_not_used(machine: Machine):
 def test_a_jar_that_maven_itself_has_damaged_is_named(machine: Machine):
     machine.install_maven()
     os.truncate(machine.folder / "source" / "slf4j.jar", 30)
-    with pytest.raises(ConfigError, match=r"Maven's copy of slf4j\.jar is damaged: remove it from Maven's own repository"):
+    with pytest.raises(ConfigError, match=r"Maven's copy of slf4j\.jar is damaged: remove it from Maven's"):
         jars.zookeeper_classpath()
     assert not machine.cache.exists()
 
