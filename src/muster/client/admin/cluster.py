@@ -31,7 +31,7 @@ class ClusterPart(AdminPart):
     """The methods of `AsyncAdmin` for brokers and settings."""
 
     async def describe_cluster(self) -> ClusterDescription:
-        """Id, controller and brokers of the cluster."""
+        """The cluster's id, controller and brokers."""
         try:
             answer = await self._calls.retried(lambda: self._calls.ask(LEAST_LOADED, DescribeClusterRequest()))
         except UnsupportedVersionError:  # brokers before Kafka 2.8 (KIP-700)

@@ -50,7 +50,7 @@ class _Run:
         return self.index < self.size and state.assigned and not state.paused and not state.pending_revocation
 
     def position_before(self, index: int) -> OffsetAndMetadata:
-        """The position before one of its records."""
+        """The position before one of the run's records."""
         before = self.records[max(0, index - 1)]
         return OffsetAndMetadata(self.records[index].offset, before.leader_epoch)
 

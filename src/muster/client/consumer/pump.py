@@ -192,7 +192,7 @@ class ConsumerPump:
         return self.driver.now() + within_ms
 
     async def wait(self, predicate: Callable[[], bool], until: int) -> bool:
-        """Wait until the predicate holds. Returns whether it did before `until`."""
+        """Wait until the predicate holds. Returns False if it does not by `until`."""
         remaining = until - self.driver.now()
         if remaining <= 0:
             return predicate()

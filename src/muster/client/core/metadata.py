@@ -102,7 +102,7 @@ class ClusterMetadata:
         self.last_error: MusterError | None = None
         """Why the last request failed; None once one succeeds."""
         self.refusal: AuthenticationError | None = None
-        """Why no broker accepts this client. Nothing is asked until `resume`: the answer would be the same."""
+        """Why no broker accepts this client. No request is sent until `resume`: the answer would be the same."""
         self._refusals = 0
         self._config = config
         self._backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, seed)

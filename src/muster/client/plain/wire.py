@@ -59,7 +59,7 @@ class PlainConnection:
 
     @property
     def idle(self) -> bool:
-        """Whether no answer is awaited."""
+        """Whether no answer is outstanding."""
         return not self._waiting
 
     def version(self, request_type: type[Request[Any]], newest: int | None = None) -> int:

@@ -32,7 +32,7 @@ from muster.client.core.concurrent.work import Job, Queue, State
 from muster.model import ConsumerRecord, OffsetAndMetadata, TopicPartition
 
 LEAST_SHARE = 16
-"""Records of one partition that may wait, however many partitions there are."""
+"""How many records of one partition may always wait, however many partitions there are."""
 
 
 @dataclass(slots=True)
