@@ -26,7 +26,7 @@ Commands that connect to a cluster also have these options:
 """
 
 COLUMNS = ("argument", "meaning")
-WITH_A_CLUSTER = "\nAnd the options of commands that connect to a cluster.\n"
+WITH_A_CLUSTER = "\nAlso: the [options of commands that connect to a cluster](#commands).\n"
 
 
 def page() -> str:

@@ -98,8 +98,8 @@ def test_the_page_has_each_class_with_what_it_is_and_what_to_do():
         bases, retriable, fatal = rows[name]
         assert bases == {base.__name__.replace("_NoAnswerError", "KafkaError") for base in kind.__bases__}
         one = example(kind)
-        assert retriable.startswith("yes" if one.retriable else ("no", "as", "where")), name
-        assert fatal.startswith("yes" if one.fatal else ("no", "then", "where", "for")), name
+        assert retriable.startswith("yes" if one.retriable else ("no", "as", "if")), name
+        assert fatal.startswith("yes" if one.fatal else ("no", "if", "for")), name
 
 
 @pytest.mark.parametrize("code", list(ErrorCode))
