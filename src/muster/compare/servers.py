@@ -83,7 +83,7 @@ class Servers:
         return self.zookeeper
 
     async def counters(self) -> ZooKeeperCounters:
-        """What ZooKeeper has counted so far: each of its servers counts what its own clients ask."""
+        """What ZooKeeper has counted so far: each of its servers counts the requests of its own clients."""
         total = ZooKeeperCounters()
         for address in self.zookeeper.partition("/")[0].split(","):
             total += await _counters_of(address)

@@ -441,7 +441,7 @@ class Limits:
     """Names by topic id in 32 hexadecimal digits: KIP-848's assignment records only have ids. A name that is missing
     here is inferred from subscriptions if possible; otherwise the id is shown."""
     open_transactions: Mapping[TopicPartition, OpenTransaction] = field(default_factory=dict)
-    """The oldest open transaction of each partition that groups read and that has one."""
+    """The oldest open transaction of each partition that groups read, if it has any."""
 
 
 Counts: TypeAlias = dict[tuple[str, int], int]

@@ -91,7 +91,7 @@ class GroupSummary:
 
 
 def summaries(report: Report) -> list[GroupSummary]:
-    """Every group: those with findings first, then those that rebalanced most."""
+    """Every group: groups with findings first, then those that rebalanced most."""
     generations, rebalances = by_group(report.generations), by_group(report.rebalances)
     lags, found = by_group(report.lag), by_group(report.findings)
     rows = [

@@ -47,7 +47,7 @@ ENTRIES = pa.schema(_ENTRIES)
 
 
 def completed(table: pa.Table | pa.RecordBatch, schema: pa.Schema) -> pa.Table:
-    """A table with this schema. Columns that it lacks are null: an earlier version that did not have them wrote it."""
+    """A table with this schema. Columns that it lacks are null: an earlier version wrote it without them."""
     found = table if isinstance(table, pa.Table) else pa.Table.from_batches([table])
     for missing in (field for field in schema if field.name not in found.schema.names):
         found = found.append_column(missing, pa.nulls(found.num_rows, missing.type))

@@ -174,10 +174,8 @@ def attempt(prefix: str, number: int, properties: Mapping[str, Any]) -> Attempt:
 
 
 def check_tasks(one: Attempt, ran: set[int], markers: Mapping[int, SinkMarker]) -> None:
-    """Check, when all tasks of a batch have ended, that no other task has written rows of it. `one` is any of them.
-
-    Raises:
-        SinkError: an earlier run of the batch had more tasks.
+    """Check, when all tasks of a batch have ended, that no other task has written rows of it. `one` is any of these
+    tasks. Raises: SinkError: an earlier run of the batch had more tasks.
     """
     others = sorted(
         number

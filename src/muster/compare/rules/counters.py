@@ -41,7 +41,7 @@ class ZooKeeperCounters(NamedTuple):
 
 
 def parse_mntr(answer: str) -> dict[str, float]:
-    """The counters in an answer to `mntr`, without their prefix `zk_`; those that are numbers."""
+    """The numeric counters in an answer to `mntr`, without their prefix `zk_`."""
     found = {}
     for line in answer.splitlines():
         name, _, value = line.partition("\t")

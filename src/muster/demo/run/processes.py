@@ -116,15 +116,15 @@ class Process:
             await self.process.stdin.wait_closed()
 
     def freeze(self) -> None:
-        """SIGSTOP, to it and all that it started."""
+        """Send SIGSTOP to it and everything that it started."""
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """SIGCONT, to it and all that it started."""
+        """Send SIGCONT to it and everything that it started."""
         self._signal(signal.SIGCONT)
 
     async def kill(self) -> None:
-        """SIGKILL, to it and all that it started."""
+        """Send SIGKILL to it and everything that it started."""
         self.expected_to_end = True
         self._signal(signal.SIGKILL)
         await self.process.wait()

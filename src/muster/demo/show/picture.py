@@ -97,7 +97,7 @@ def _top(stage: Stage) -> float:
 
 
 def _flow(start: Stage, end: Stage) -> str:
-    """A curve from the right side of one stage to the left side of another; one to its side where they are stacked."""
+    """A curve from the right side of one stage to the left side of another."""
     x, y = _left(start) + _WIDE, _top(start) + _HIGH / 2
     to_x, to_y = _left(end) - 2, _top(end) + _HIGH / 2
     middle = (x + to_x) / 2

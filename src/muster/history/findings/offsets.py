@@ -181,8 +181,9 @@ def commits_by_others(view: GroupView) -> RuleResult | None:
     else:
         others = "" if all(note.is_transactional is False for note in seen) else f", or {producer}"
         advice = (
-            "If a program that assigns its partitions manually shares this group.id, give it its own: the two "
-            f"overwrite each other's offsets. Otherwise a member commits partitions that it does not own{others}."
+            "If a program that assigns its partitions manually shares this group.id, give that program another one: "
+            "it and the group overwrite each other's offsets. Otherwise a member commits partitions that it does "
+            f"not own{others}."
         )
     what = f"Offsets were committed for partitions that no member owned{_in_transactions(seen)}: {places}"
     return RuleResult("commits_by_others", what, advice, since_ms=seen[0].at_ms)

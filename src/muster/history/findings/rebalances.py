@@ -337,7 +337,7 @@ def instance_id_contested(view: GroupView) -> RuleResult | None:
         "A static member was replaced repeatedly by a process with the same group.instance.id "
         f"({listed(sorted(often))}): {worst} {count(len(often[worst]), 'time')} within {span}",
         "If two processes have that group.instance.id, each fences the other (FencedInstanceIdException in their "
-        "logs): give each its own. If there is only one, it keeps restarting: find out why.",
+        "logs): give each process its own. If there is only one, it keeps restarting: find out why.",
         since_ms=often[worst][0],
     )
 

@@ -253,8 +253,8 @@ def _one_expired(case: Case, moved: str) -> Verdict | None:
 
 
 def _expired_with_the_move(case: Case, move: CoordinatorMove) -> bool:
-    """A new coordinator gives each member a full session timeout after it has loaded the group: those that do not find
-    it all expire then."""
+    """A new coordinator gives each member a full session timeout after it has loaded the group: those that have not
+    found it by then all expire at that moment."""
     session_ms = max(member.session_timeout_ms or 0 for member in case.differs.gone)
     return session_ms > 0 and 0 <= case.at_ms - move.after_ms - session_ms + 1_000 <= MOVE_SLACK_MS
 

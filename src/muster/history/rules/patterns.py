@@ -87,7 +87,7 @@ class _Gone:
 
 
 class _Waiting:
-    """The departed members that one of these may be."""
+    """Departed members, to be found again among those that join."""
 
     def __init__(self, gone: Iterable[_Gone], members: Iterable[Member]) -> None:
         self._by_id: dict[str, deque[_Gone]] = {member.member_id: deque() for member in members}

@@ -96,7 +96,7 @@ def _opened(data: bytes) -> dict[int, segments.OpenedTransaction]:
 def open_in_folder(
     paths: Sequence[Path], logs: Mapping[PlainPartition, FolderLog], now_ms: int, warnings: ReaderWarnings
 ) -> dict[PlainPartition, OpenTransaction]:
-    """The oldest open transaction of each of these logs that has one."""
+    """The oldest open transaction of each of these logs, if it has any."""
     logs = {place: log for place, log in logs.items() if log.opened}
     if not logs:
         return {}

@@ -26,7 +26,7 @@ LATE_BUFFER_MS = 300_000
 def oldest_open(
     admin: Admin, ends: Mapping[PlainPartition, int], now_ms: int, warnings: ReaderWarnings
 ) -> dict[PlainPartition, OpenTransaction]:
-    """The oldest open transaction of each of these partitions that has one. `ends` are their high watermarks."""
+    """The oldest open transaction of each of these partitions, if it has any. `ends` are the high watermarks."""
     try:
         stable = _held_back(admin, {TopicPartition(*place): end for place, end in ends.items()})
         return _oldest(admin, stable, now_ms) if stable else {}
@@ -77,8 +77,8 @@ def with_verdict(
     unknown: Collection[HangingTransaction],
     max_timeout_ms: int,
 ) -> dict[PlainPartition, OpenTransaction]:
-    """The oldest open transactions, and whether they hang: those that are `unknown` to their coordinators do if a
-    coordinator would already have aborted them."""
+    """The oldest open transactions, and whether they hang: one that is `unknown` to its coordinator does if the
+    coordinator would already have aborted it."""
     late_ms = max_timeout_ms + LATE_BUFFER_MS
     return {
         place: OpenTransaction(

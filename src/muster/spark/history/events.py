@@ -113,7 +113,7 @@ def _place_of(log_partitions: int, groups: frozenset[str], group: str) -> int | 
 
 
 def in_folder(batches: Iterator[pa.RecordBatch], log_partition: int, seen: frozenset[str]) -> Iterator[pa.RecordBatch]:
-    """The events in a folder of those groups that one of its log partitions has."""
+    """The events in a folder about the groups of one of its log partitions."""
     place_of: Callable[[str], int | None] = dict.fromkeys(seen, log_partition).get
     for batch in batches:
         if batch.num_rows:
