@@ -146,7 +146,7 @@ def _kafka_python(run: Run) -> Iterator[int]:
 def _confluent(run: Run) -> Iterator[int]:
     from confluent_kafka import Consumer, TopicPartition
 
-    # Without these librdkafka stops fetching for a second whenever its queue is full: a run would measure that.
+    # Without these librdkafka stops fetching for a second whenever its queue is full, and a run would measure that.
     eager = {"fetch.queue.backoff.ms": 1, "queued.min.messages": 1_000_000}
     group = {"group.id": "unused", "enable.auto.commit": False}
     consumer = Consumer({"bootstrap.servers": run.bootstrap, **group, **eager})

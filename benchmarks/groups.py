@@ -1,4 +1,4 @@
-"""Whole groups of members, each on a connection of its own: servers handle a connection's requests one by one.
+"""Whole groups of members, each on a connection of its own: a server may handle a connection's requests one by one.
 
 A member joins, syncs, and asks with heartbeats whether it must rejoin: immediately, and then at increasing intervals,
 while it knows that a member is missing. A group's time is measured from its first JoinGroup to the last assignment of

@@ -154,7 +154,7 @@ class Pumped:
 
 
 def percentile(weighted: list[tuple[float, int]], share: float) -> float:
-    """The value that a share of `share` of all values do not exceed."""
+    """The value that a fraction `share` of all values do not exceed."""
     ordered = sorted(weighted)
     left = share * sum(count for _, count in ordered)
     for value, count in ordered:

@@ -153,7 +153,7 @@ def run_tests(root: Path, tests: Iterable[str], env: dict[str, str]) -> tuple[in
         try:
             code = running.wait()
         finally:
-            # A bug that hangs a test leaves brokers and children behind.
+            # A bug that makes a test hang leaves brokers and child processes behind.
             with suppress(ProcessLookupError):
                 os.killpg(running.pid, signal.SIGKILL)
         output.seek(0)

@@ -2,8 +2,8 @@
 
     make release
 
-It publishes nothing; `dist/` is what to upload. The wheel with compiled modules is for this Python and this system; pip
-uses it where it fits, and the wheel of sources everywhere else.
+It publishes nothing; upload the files in `dist/`. The wheel with compiled modules is for this Python and this system;
+pip uses it where it fits, and the wheel of sources everywhere else.
 """
 
 from __future__ import annotations

@@ -289,7 +289,7 @@ class KafkaError(MusterError):
 
 
 class _NoAnswerError(KafkaError):
-    """An error that did not come from a broker: its text is the message alone."""
+    """An error that did not come from a broker: its text is only the message."""
 
     _CODE = ErrorCode.UNKNOWN_SERVER_ERROR
 

@@ -222,7 +222,7 @@ def _bitmap(valid: npt.NDArray[Any]) -> pa.Buffer | None:
 
 
 def _repaired(names: Array) -> Array:
-    """The names of headers; if one is not valid UTF-8 (rare), decoded as the other decoder does."""
+    """The names of headers; if one is not valid UTF-8 (rare), decoded as by the other decoder."""
     try:
         names.validate(full=True)
     except pa.ArrowInvalid:

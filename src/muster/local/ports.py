@@ -21,8 +21,8 @@ def free_ports(count: int) -> list[int]:
 
     On Linux they stay reserved for this process as long as it lives, so that no other caller, here or in another
     process, gets one before its server listens, or while that is killed and restarted. Each is bound to a socket that
-    does not listen: connections are refused, and a server may listen there that sets SO_REUSEADDR, as Java's, asyncio's
-    and muster's do.
+    does not listen: connections are refused, and a server that sets SO_REUSEADDR, as Java's, asyncio's and muster's do,
+    can listen there.
     """
     found: list[int] = []
     for port in random.SystemRandom().sample(range(20_000, 32_000), k=1_000):

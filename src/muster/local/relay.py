@@ -52,7 +52,7 @@ class Relay:
         with self._lock:
             for one in self._sockets:
                 with contextlib.suppress(OSError):
-                    one.shutdown(socket.SHUT_RDWR)  # the threads that wait for it close it
+                    one.shutdown(socket.SHUT_RDWR)  # the threads that wait on it close it
         self._free.set()
 
     def close(self) -> None:

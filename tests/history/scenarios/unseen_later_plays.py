@@ -90,7 +90,7 @@ def deploy_by_force(stage: Stage, flavour: Flavour) -> None:
 
 @play([AIOKAFKA, COOPERATIVE])
 def crash_one_by_one(stage: Stage, flavour: Flavour) -> None:
-    """Three of four members are killed, one after another, and stay away."""
+    """Three of four members are killed, one after another, and do not return."""
     _, _, members = stage.running(flavour, 4, config_for(flavour, session_timeout_ms=8_000), partitions=8, for_s=4)
     for member in members[:3]:
         # Here the poll interval is 2 s longer than the session: a commit interval and a heartbeat.

@@ -54,7 +54,7 @@ def command(*, wait: bool) -> dict[str, Any] | None:
 
 
 def handle(count: int) -> None:
-    """Spend the commanded time on records."""
+    """Take the requested time for the records."""
     time.sleep(_pace_ms * count / 1000)
 
 
