@@ -10,7 +10,7 @@ from muster.coordinator.groups.group import GroupState
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "groups.md"
 
 HEAD = """\
-# What a group answers in which state
+# How a group answers in each state
 
 A group of the classic protocol is in one of five states. `Empty`: it has no members, but perhaps committed offsets.
 `PreparingRebalance`: it waits for its members' JoinGroup requests. `CompletingRebalance`: they have all joined, and it
@@ -18,9 +18,9 @@ waits for the leader's assignment. `Stable`: every member can get its assignment
 coordinator is unloading it. The docstring of `coordinator/groups/classic.py` says how a group passes from one state to
 the next.
 
-The table is for requests that have passed the guards: the group exists, the member is known and has not been replaced
-under its `group.instance.id`, the generation is the group's. *waits* means that the answer is sent when other members
-have sent their requests, or have run out of time.
+The table covers requests that have passed the first checks: the group exists, the member is known and has not been
+replaced under its `group.instance.id`, the generation is the group's. *waits* means that the answer is sent when other
+members have sent their requests, or have run out of time.
 
 `python -m tools.group_tables` writes this page from the tables that the coordinator itself uses; a test checks that it
 is up to date.

@@ -29,7 +29,7 @@ Apache Kafka, the source is what was done to the group. muster's broker records 
 ([group-events.md](group-events.md)): in recordings and in random lives the rules read its records without these events,
 and the events are the truth.
 
-In those two:
+In recordings and random lives:
 
 - **True** is the cause in the event that starts the rebalance; if that is not conclusive (a client that leaves without
   a reason), what was done on purpose. A pattern is true if it was played on purpose, or if all events together fit its
@@ -38,7 +38,7 @@ In those two:
 - **Named**: the true cause is the row's, or one of its alternatives; or the row's cause is something else that the
   broker saw in that rebalance. A member that joins while another one is dead makes the group wait until that one
   expires: one rebalance with two causes, and the records do not always show which came first.
-- The second phase of a cooperative rebalance has the cause of its first, and is not counted.
+- The second phase of a cooperative rebalance has the cause of the first, and is not counted.
 
 `python -m tools.inference_page` writes this page.
 
@@ -147,7 +147,7 @@ def _tables(told: Sequence[Judged]) -> Iterator[str]:
     shares = f"right in {_share(right, len(told))}, named in {_share(named, len(told))}"
     yield f"{len(told)} rebalances; the cause is {shares}."
     yield ""
-    yield "| cause | true | found | recall | precision | taken for |"
+    yield "| cause | true | found | recall | precision | mistaken for |"
     yield "|---|---|---|---|---|---|"
     for cause in sorted({str(each.cause) for each in told} | {str(each.row.cause) for each in told}):
         true = [each for each in told if each.cause == cause]

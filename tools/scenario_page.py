@@ -3,13 +3,48 @@ it."""
 
 from __future__ import annotations
 
+import ast
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 from tests.history.verdicts import NONE, Verdict, files, found_in, load
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "history-scenarios.md"
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "reference" / "history-scenarios.md"
+SCRIPTS = ROOT / "tests" / "history" / "scenarios"
+
+REWORDED = {
+    r"^1 members subscribe at once": "a member subscribes",
+    r"\bat once, one topic is not there yet": "at once; one topic does not exist yet",
+    r", its poll interval is (\S+ s)": r" (poll interval: \1)",
+    r", its session is (\S+ s)": r" (session timeout: \1)",
+    r", m1 is busy for 8 s, meanwhile": " while m1 is busy for 8 s; meanwhile",
+    r", 4 s later": "; 4 s later",
+    r"which come back at once": "which rejoin immediately",
+    r"four times, and is started again at once": "four times, and is restarted immediately each time",
+    r"four times, and is started again after each": "four times, and is restarted each time",
+    r"and is started again at once": "and is restarted immediately",
+    r"replaced at once, then m3 and m4": "replaced together, then m3 and m4",
+    r"replaced, each of the new ones joins": "replaced; each new one joins",
+    r"that subscribe to a second topic besides": "that also subscribe to a second topic",
+    r"subscribes to a second topic besides": "also subscribes to a second topic",
+    r"\balone$": "only",
+    r"exchange nothing from now on": "can no longer reach each other",
+    r"of a share group come, and one leaves": "join a share group, and one leaves",
+    r"of a streams group come, and one is closed": "of a streams group start, and one is closed",
+    r"of a streams group come and leave": "join a streams group and leave",
+    r"one each (two seconds|second)": r"one every \1",
+    r"without subscription": "without a subscription",
+    r"takes m3's instance id over, and the first is fenced": "takes over m3's instance id, and m3 is fenced",
+    r"which says nothing for good, and its session expires": "does not leave the group, and its session expires",
+    r"\bby an expression\b": "by a regular expression",
+    r"^all (are|close) ": r"all members \1 ",
+    r"^its offsets expire": "the group's offsets expire",
+}
+"""Patterns in the texts of recordings, which stay as they were recorded, and the wording of the page."""
 
 HEAD = """\
 # Scenarios, and the causes found
@@ -22,7 +57,8 @@ real cluster. The rules read only its `__consumer_offsets`, not what the brokers
 A scenario is recorded with several clients: Java's consumer and librdkafka (through confluent-kafka) with all
 protocols, `range` (eager), `cooperative` (sticky) and `consumer` (KIP-848); kafka-python, aiokafka and muster's
 consumer; members that are not plain consumers, with their own protocols (`connect`, `sr`, `share`, `streams`). "On
-muster" is `muster serve`; all others are Apache Kafka 4.2. `python -m tests.history.record` records them again.
+muster" is `muster serve`; all others are Apache Kafka 4.2. `python -m tests.history.record` records the scenarios
+again.
 
 Some scenarios (`unseen_*_plays.py`) were written by someone who had not read the rules, and measured before the rules
 were changed because of them: [history.md](history.md#results-on-unseen-scripts) has those figures.
@@ -44,7 +80,7 @@ def _measured(told: list[Verdict]) -> Iterator[str]:
     """How often a scripted cause was found, and a found cause was scripted."""
     yield "## In figures"
     yield ""
-    yield "| cause | scripted | found there | rows with it | of these where it was scripted |"
+    yield "| cause | scripted | of these found | rows with it | of these scripted |"
     yield "|---|---|---|---|---|"
     rows = [(str(row.cause), each) for each in told for row in each.found]
     for cause in sorted({each.cause for each in told} - {NONE} | {cause for cause, _ in rows}):
@@ -63,16 +99,18 @@ def _table(told: list[tuple[str, Verdict]]) -> Iterator[str]:
     for name, each in told:
         kept = load(name)
         script, flavour = _parts(kept["scenario"])
-        abouts[script] = kept["about"].split("\n")[0]
+        abouts[script] = _docstrings().get(script, kept["about"].split("\n")[0])
         where = {"muster": " on muster"}.get(kept["cluster"], "")
-        scripts.setdefault(script, {}).setdefault((each.about, each.cause), []).append((flavour + where, each))
+        scripts.setdefault(script, {}).setdefault((_reworded(each.about), each.cause), []).append(
+            (flavour + where, each)
+        )
     for script, things in scripts.items():
         yield ""
         yield f"### {script.replace('-', ' ')}"
         yield ""
         yield abouts[script]
         yield ""
-        yield "| what was done | cause | found | with |"
+        yield "| what was done | cause | found | clients |"
         yield "|---|---|---|---|"
         for (about, cause), recorded in things.items():
             yield from _rows(about, cause, recorded)
@@ -85,6 +123,25 @@ def _parts(scenario: str) -> tuple[str, str]:
         if found:
             return script, f"{'librdkafka' if client == 'confluent' else client} {protocol}"
     raise ValueError(scenario)
+
+
+@cache
+def _docstrings() -> dict[str, str]:
+    """The current descriptions of the scripts, by scenario: those in recordings may be older."""
+    defined = [
+        each
+        for path in sorted(SCRIPTS.glob("*plays.py"))
+        for each in ast.parse(path.read_text()).body
+        if isinstance(each, ast.FunctionDef) and each.decorator_list
+    ]
+    said = {each.name.replace("_", "-"): ast.get_docstring(each) or "" for each in defined}
+    return {name: " ".join(text.partition("\n\n")[0].split()) for name, text in said.items() if text}
+
+
+def _reworded(about: str) -> str:
+    for pattern, words in REWORDED.items():
+        about = re.sub(pattern, words, about)
+    return about
 
 
 def _rows(about: str, cause: str, told: Iterable[tuple[str, Verdict]]) -> Iterator[str]:

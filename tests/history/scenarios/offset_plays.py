@@ -14,7 +14,7 @@ RANGE, COOPERATIVE, CONSUMER = JAVA
 
 @play([RANGE, CONSUMER, CONFLUENT[0]], clusters=BOTH)
 def rewound(stage: Stage, flavour: Flavour) -> None:
-    """A group is stopped, an operator sets its offsets back, and it is started again."""
+    """A group is stopped, an operator resets its offsets to earlier ones, and it is started again."""
     topic, group, _ = stage.running(flavour, 2, for_s=4)
     stage.all_left(group, "both")
     with stage.quiet(group, "an operator sets the offset of each partition to 3"):

@@ -59,7 +59,7 @@ BOTH = ("kafka", "muster")
 
 @play([*MAIN, *OTHERS, MUSTER_COOPERATIVE], clusters=BOTH)
 def life(stage: Stage, flavour: Flavour) -> None:
-    """Two start, a third joins, the first leaves."""
+    """Two members start, a third joins, the first leaves."""
     topic = stage.topic("t")
     group = stage.group(flavour)
     first, second, third = group.several(3)
@@ -71,7 +71,7 @@ def life(stage: Stage, flavour: Flavour) -> None:
 
 @play([*MAIN, *OTHERS, MUSTER_COOPERATIVE], clusters=BOTH)
 def crash(stage: Stage, flavour: Flavour) -> None:
-    """One of three is killed, and is started again long after its session expired."""
+    """One of three members is killed, and is started again long after its session expired."""
     topic, group, members = stage.running(flavour, 3, for_s=4)
     stage.killed(members[1])
     stage.go_on(4)
@@ -83,14 +83,14 @@ def crash(stage: Stage, flavour: Flavour) -> None:
 # aiokafka's member stays in the group however long its handler takes, as long as there is nothing more to fetch.
 @play([*MAIN, OTHERS[0], OTHERS[2], MUSTER_COOPERATIVE], clusters=BOTH)
 def slow(stage: Stage, flavour: Flavour) -> None:
-    """One of three handles a record for longer than its poll interval, and then comes back."""
+    """One of three members handles a record for longer than its poll interval, and then polls again."""
     _, _, members = stage.running(flavour, 3, for_s=4)
     stage.overslept(members[1], 30)
 
 
 @play([*MAIN, OTHERS[0], OTHERS[2]], clusters=BOTH)
 def frozen(stage: Stage, flavour: Flavour) -> None:
-    """One of three is frozen for longer than its session, and comes back."""
+    """One of three members is frozen for longer than its session, and comes back."""
     _, group, members = stage.running(flavour, 3, for_s=4)
     with stage.happens(group, "session_expired", "m2 gets SIGSTOP"):
         members[1].freeze()
@@ -100,7 +100,7 @@ def frozen(stage: Stage, flavour: Flavour) -> None:
 
 @play(MAIN, clusters=BOTH)
 def two_crash(stage: Stage, flavour: Flavour) -> None:
-    """Two of four are killed at the same time."""
+    """Two of four members are killed at the same time."""
     _, group, members = stage.running(flavour, 4, for_s=4)
     with stage.happens(group, "session_expired", "m2 and m3 get SIGKILL"):
         members[1].crash()
@@ -109,7 +109,7 @@ def two_crash(stage: Stage, flavour: Flavour) -> None:
 
 @play(MAIN, clusters=BOTH)
 def join_while_leaving(stage: Stage, flavour: Flavour) -> None:
-    """One joins at the moment when another leaves."""
+    """One member joins at the moment another one leaves."""
     topic = stage.topic("t")
     group = stage.group(flavour)
     members = group.several(3)
@@ -199,7 +199,7 @@ def deploy_static_late(stage: Stage, flavour: Flavour) -> None:
 
 @play([JAVA[0], JAVA[1], CONFLUENT[0]], clusters=BOTH)
 def static_replaced(stage: Stage, flavour: Flavour) -> None:
-    """A process takes a static member's id over; then it is replaced by one that supports only another assignor."""
+    """Another process takes over a static member's id; later a member with only another assignor replaces it."""
     topic = stage.topic("t", 6)
     names = _both_assignors(flavour)
     group = stage.group(flavour, {"partition.assignment.strategy": ",".join(names)})
@@ -235,7 +235,7 @@ def _both_assignors(flavour: Flavour) -> list[str]:
 
 @play([*MAIN, OTHERS[0], OTHERS[2]], clusters=BOTH)
 def subscription(stage: Stage, flavour: Flavour) -> None:
-    """One of two members subscribes to a second topic, and later drops the first."""
+    """One of two members also subscribes to a second topic, and later drops the first."""
     first, second = stage.topic("t"), stage.topic("u")
     group = stage.group(flavour)
     members = group.several(2)
@@ -286,7 +286,7 @@ def leader_rejoins(stage: Stage, flavour: Flavour) -> None:
 
 @play([*MAIN, MUSTER_COOPERATIVE], clusters=BOTH)
 def flapping_crash(stage: Stage, flavour: Flavour) -> None:
-    """One of three is killed repeatedly, soon after it was started."""
+    """One of three members is killed repeatedly, soon after it was started."""
     topic, group, _ = stage.running(flavour, 3)
     about = "m3 gets SIGKILL four times, and is started again after each"
     with stage.happens(group, "session_expired", about, also=["joined"], pattern="flapping"):
@@ -300,7 +300,7 @@ def flapping_crash(stage: Stage, flavour: Flavour) -> None:
 
 @play([JAVA[0], JAVA[1], CONFLUENT[1], CONFLUENT[2]], clusters=BOTH)
 def flapping_slow(stage: Stage, flavour: Flavour) -> None:
-    """One of three repeatedly exceeds its poll interval."""
+    """One of three members repeatedly exceeds its poll interval."""
     _, group, members = stage.running(flavour, 3, {"max.poll.interval.ms": "6500"})
     about = "m3 handles records for longer than its poll interval four times"
     with stage.happens(group, "poll_interval_exceeded", about, also=["joined"], pattern="flapping"):

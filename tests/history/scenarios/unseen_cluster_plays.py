@@ -37,7 +37,7 @@ def _three(stage: Stage, flavour: Flavour, node: int = 2) -> Group:
 
 @play([RANGE, AIOKAFKA, MUSTER], clusters=THREE)
 def brokers_rolled(stage: Stage, flavour: Flavour) -> None:
-    """Two brokers of three are restarted cleanly, one after another; the coordinator moves twice."""
+    """Two of three brokers are restarted cleanly, one after another; the coordinator moves twice."""
     nodes = nodes_of(stage)
     group = _three(stage, flavour)
     with stage.perhaps(group, "coordinator_moved", "nodes 2 and 3 are stopped and started again", also=LOST):

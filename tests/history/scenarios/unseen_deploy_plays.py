@@ -71,21 +71,20 @@ def deploy_with_surge(stage: Stage, flavour: Flavour) -> None:
 
 @play([COOPERATIVE, MUSTER])
 def deploy_of_pods(stage: Stage, flavour: Flavour) -> None:
-    """A deploy that starts a new process first, each with its own client id: its arrivals and departures look
-    ordinary."""
+    """A deploy that starts a new process first, each with its own client id: it looks like ordinary scaling."""
     group = _group(stage, flavour, ["app-5f-a", "app-5f-b", "app-5f-c"])
     _surge(stage, group, ["app-7c-d", "app-7c-e", "app-7c-f"])
 
 
 @play([COOPERATIVE, RD_CONSUMER])
 def scaled(stage: Stage, flavour: Flavour) -> None:
-    """A group grows from two to six, a member each second, and shrinks again."""
+    """A group grows from two members to six, one every second, and shrinks again."""
     _scaled(stage, _group(stage, flavour, ["m1", "m2"]), ["m3", "m4", "m5", "m6"])
 
 
 @play([RD_RANGE, AIOKAFKA])
 def scaled_same_name(stage: Stage, flavour: Flavour) -> None:
-    """A group whose members have one client id grows from two to six, and shrinks again."""
+    """A group whose members share one client id grows from two to six, and shrinks again."""
     _scaled(stage, _group(stage, flavour, ["app", "app"]), ["app", "app", "app", "app"])
 
 
@@ -164,7 +163,7 @@ def upgraded_offline(stage: Stage, flavour: Flavour) -> None:
 
 @play([KAFKA_PYTHON, RD_CONSUMER])
 def reset_between(stage: Stage, flavour: Flavour) -> None:
-    """An operator sets offsets back between two runs, deletes some, and then the group; each time it starts again."""
+    """An operator resets and deletes offsets between two runs, and later deletes the group; each time it restarts."""
     group = _group(stage, flavour, ["m1", "m2"])
     topic = group.members[0].topics[0]
     _stopped(stage, group)

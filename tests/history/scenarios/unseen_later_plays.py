@@ -28,7 +28,7 @@ MUSTER_COOPERATIVE = Flavour("muster", "cooperative")
 
 @play([RD_RANGE, CONSUMER])
 def slow_network(stage: Stage, flavour: Flavour) -> None:
-    """Members that get each answer 0.7 s later: one is killed, another one leaves."""
+    """Members that get each response 0.7 s late: one is killed, another one leaves."""
     assert stage.road is not None
     with stage.road.alone(delay_s=0.7) as road:
         group = three(stage, flavour, bootstrap_servers=road.bootstrap, auto_commit_interval_ms=2_000)
@@ -45,7 +45,7 @@ def slow_network(stage: Stage, flavour: Flavour) -> None:
 
 @play([RANGE, AIOKAFKA, RD_CONSUMER])
 def network_cut(stage: Stage, flavour: Flavour) -> None:
-    """One of three is cut off from the brokers for longer than its session."""
+    """One of three members is cut off from the brokers for longer than its session."""
     assert stage.road is not None
     with stage.road.alone() as road:
         topic = stage.topic("t", 6)
@@ -156,7 +156,7 @@ def deploy_with_a_topic(stage: Stage, flavour: Flavour) -> None:
 
 @play([RD_RANGE, CONSUMER])
 def visitor(stage: Stage, flavour: Flavour) -> None:
-    """A console consumer joins for some seconds with the group's name; half a minute later it does so again."""
+    """A console consumer joins the group for some seconds, and again half a minute later."""
     group = three(stage, flavour)
     topic = group.members[0].topics[0]
     for _ in range(2):

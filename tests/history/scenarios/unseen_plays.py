@@ -39,7 +39,7 @@ def three(stage: Stage, flavour: Flavour, *, commit: str = "auto", rest: bool = 
 
 @play([RANGE, RD_CONSUMER, AIOKAFKA])
 def paused(stage: Stage, flavour: Flavour) -> None:
-    """One of three is frozen twice, for half its session: nothing should happen."""
+    """One of three members is frozen twice, for half its session: nothing should happen."""
     group = three(stage, flavour, session_timeout_ms=8_000)
     member = group.members[1]
     with stage.quiet(group, "m2 gets SIGSTOP, and SIGCONT 3 s later, twice"):
@@ -52,7 +52,7 @@ def paused(stage: Stage, flavour: Flavour) -> None:
 
 @play([RD_COOPERATIVE, AIOKAFKA, MUSTER_ASYNC])
 def revived(stage: Stage, flavour: Flavour) -> None:
-    """One of three is frozen for slightly longer than its session."""
+    """One of three members is frozen for slightly longer than its session."""
     group = three(stage, flavour)
     member = group.members[1]
     with stage.happens(group, "session_expired", "m2 gets SIGSTOP for 9 s, its session is 6 s", also=["joined"]):
@@ -180,7 +180,7 @@ def crash_while_joining(stage: Stage, flavour: Flavour) -> None:
 
 @play([COOPERATIVE, RD_RANGE])
 def leave_and_crash(stage: Stage, flavour: Flavour) -> None:
-    """One of four leaves, and another one is killed at the same moment."""
+    """One of four members leaves, and another one is killed at the same moment."""
     _, group, members = stage.running(flavour, 4, partitions=6, for_s=5)
     with stage.happens(group, "left", "m1 closes its consumer, and m2 gets SIGKILL", also=["session_expired"]):
         members[1].crash()
@@ -190,7 +190,7 @@ def leave_and_crash(stage: Stage, flavour: Flavour) -> None:
 
 @play([CONSUMER, RD_RANGE])
 def static_crash(stage: Stage, flavour: Flavour) -> None:
-    """Static members: one is killed and back within its session, another one later than that."""
+    """Static members: one is killed and returns within its session, another one after it."""
     topic, group, members = stage.running(
         flavour, 3, config_for(flavour, session_timeout_ms=9_000), partitions=6, static=True, for_s=4
     )
@@ -211,7 +211,7 @@ def static_crash(stage: Stage, flavour: Flavour) -> None:
 
 @play([RANGE, CONSUMER, RD_RANGE, KAFKA_PYTHON])
 def unsubscribes(stage: Stage, flavour: Flavour) -> None:
-    """One of three unsubscribes, and subscribes again later; its process keeps running."""
+    """One of three members unsubscribes, and subscribes again later; its process keeps running."""
     group = three(stage, flavour)
     member = group.members[1]
     with stage.happens(group, "left", "m2 unsubscribes"):
@@ -330,7 +330,7 @@ def _expression(stage: Stage) -> str:
 
 @play([COOPERATIVE, RD_RANGE, CONSUMER])
 def pattern(stage: Stage, flavour: Flavour) -> None:
-    """Members subscribe by an expression, and a topic that matches is created. Classic members send only topics."""
+    """Members subscribe by a regular expression; a matching topic is created. Classic members send only topics."""
     first = stage.topic("p1")
     group = stage.group(flavour)
     members = group.several(2)
@@ -348,7 +348,7 @@ def pattern(stage: Stage, flavour: Flavour) -> None:
 
 @play([CONSUMER, RD_CONSUMER])
 def server_regex(stage: Stage, flavour: Flavour) -> None:
-    """The broker evaluates an expression: a topic that matches is created, then a member changes its expression."""
+    """The broker evaluates a regular expression: a matching topic is created, then a member changes its expression."""
     first = stage.topic("p1")
     group = stage.group(flavour)
     members = group.several(2)
@@ -402,7 +402,7 @@ def partitions_while_dead(stage: Stage, flavour: Flavour) -> None:
 
 @play([RANGE])
 def mixed_clients(stage: Stage, flavour: Flavour) -> None:
-    """Members of three clients in a group: one is killed, another one leaves, the third is slow."""
+    """Members with three client libraries in a group: one is killed, another one leaves, the third is slow."""
     topic = stage.topic("t", 6)
     group = stage.group(flavour)
     members: list[Member] = [
@@ -425,7 +425,7 @@ def mixed_clients(stage: Stage, flavour: Flavour) -> None:
 
 @play([CONSUMER, RD_CONSUMER])
 def remote_range(stage: Stage, flavour: Flavour) -> None:
-    """KIP-848 with the assignor `range`: one is killed, one is slow, one leaves."""
+    """KIP-848 with the assignor `range`: one member is killed, one is slow, one leaves."""
     _, _, members = stage.running(flavour, 3, {"group.remote.assignor": "range"}, partitions=6, for_s=4)
     stage.killed(members[0])
     stage.go_on(4)

@@ -289,14 +289,14 @@ def printed(scored: Scored) -> Iterator[str]:
     for said in scored.rows:
         if said.verdict in (WRONG, NOT_KNOWN):
             row = said.row
-            told = f"generation {row.generation} is {row.cause} {row.confidence:.2f}, done: {said.done}"
-            yield f"  {said.verdict.upper()} {told}; fits: {', '.join(said.fits) or 'no rebalance'}"
+            told = f"generation {row.generation}: found {row.cause} ({row.confidence:.2f}), done: {said.done}"
+            yield f"  {said.verdict.upper()} {told}, expected {' or '.join(said.fits) or 'no rebalance'}"
     for done in scored.done:
         if not done.named:
             yield f"  NOT NAMED {done.about}: {' or '.join(sorted(done.causes))}"
     for row, pattern, true, right in scored.patterns:
         if not right:
-            yield f"  PATTERN generation {row.generation}: found {pattern or 'none'}, true {true or 'none'}"
+            yield f"  PATTERN generation {row.generation}: found {pattern or 'none'}, expected {true or 'none'}"
     for rule in scored.wrong_findings:
         healthy = " of a healthy group" if scored.expected.is_healthy else ""
         yield f"  FINDING {rule} is wrong{healthy}"
