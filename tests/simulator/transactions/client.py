@@ -30,7 +30,7 @@ LATE_MS = 50
 
 
 class ClientProducer:
-    """One process. `upgrade_at` is when a broker begins to report `transaction.version` 2; None: from the start."""
+    """One process. From `v2_from_ms` on, brokers report `transaction.version` 2."""
 
     def __init__(self, world: World, transactional_id: str, process: str, *, v2_from_ms: int, timeout_ms: int) -> None:
         rng = world.rng

@@ -161,7 +161,7 @@ class Tree:
         return Created(path, write.data, session_id if write.ephemeral else 0), path
 
     def apply(self, change: Changed, zxid: int) -> Callable[[], None]:
-        """Carry out what was decided; the returned changes undo it."""
+        """Carry out a change; the returned function undoes it."""
         path, parent = change.path, self._nodes[parent_of(change.path)]
         name = path.rpartition("/")[2]
         match change:

@@ -1,4 +1,4 @@
-"""Subscriptions exclude each other; assignments keep positions; resets respect the user's seeks."""
+"""Kinds of subscription cannot be mixed; assignments keep positions; resets respect the user's seeks."""
 
 from __future__ import annotations
 

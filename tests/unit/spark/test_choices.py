@@ -118,7 +118,7 @@ def test_what_would_be_another_place_later():
         (True, {"endingOffsetsByTimestamp": BY_TIME}, "endingOffsetsByTimestamp applies to batch reads only"),
         (True, {"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, r"minOffsetsPerTrigger \(9\) is more than"),
         (True, {"maxTriggerDelay": "soon"}, "maxTriggerDelay is 'soon'; it must be a time"),
-        (True, {"maxPartitions": "2", "maxRecordsPerPartition": "5"}, "exclude each other"),
+        (True, {"maxPartitions": "2", "maxRecordsPerPartition": "5"}, "cannot be combined"),
         (True, {"fetchOffset.numRetries": "3"}, r"cannot be set: .*join\.timeout"),
     ],
 )

@@ -98,7 +98,7 @@ def test_each_partition_is_in_one_share_whatever_is_added(shares):
         ({"share": "-1/2"}, "must look like 0/3"),
         ({"share": "half"}, "must look like 0/3"),
         ({"share": "0/2", "mode": "group", "groupId": "g"}, "a group assigns partitions itself"),
-        ({"share": "0/2", "assign": '{"t":[0]}', "subscribe": None}, "share and assign exclude each other"),
+        ({"share": "0/2", "assign": '{"t":[0]}', "subscribe": None}, "share and assign cannot be combined"),
     ],
 )
 def test_shares_that_are_refused(given, says):

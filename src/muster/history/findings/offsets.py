@@ -104,10 +104,9 @@ def _is_endless(owner: Member) -> bool:
 
 def _stuck_advice(worst: Lag, owner: Member | None, *, has_members: bool) -> str:
     where = f"check the record at offset {worst.committed_offset} of {worst.topic}-{worst.partition}"
-    if owner is None:
-        nobody = "It is not assigned to any member: check the members' subscriptions. Otherwise " if has_members else ""
-        return f"{nobody or 'Either '}a record cannot be handled, or the partition is paused: {where}."
-    if not _is_endless(owner):
+    if owner is None and has_members:
+        return "It is not assigned to any member: check the members' subscriptions."
+    if owner is None or not _is_endless(owner):
         return f"Either a record cannot be handled, or the partition is paused: {where}."
     return (
         f"Unless one poll's records really take that long, {named(owner)} hangs: {where}, and restart the process. "

@@ -242,7 +242,7 @@ def parse_options(raw: Mapping[str, str], *, streaming: bool | None) -> SourceOp
     if parsed.max_partitions is not None and parsed.max_partitions < (parsed.min_partitions or 1):
         raise ConfigError("maxPartitions must not be less than minPartitions")
     if parsed.max_partitions is not None and parsed.max_records is not None:
-        raise ConfigError("maxPartitions and maxRecordsPerPartition exclude each other: set only one of them")
+        raise ConfigError("maxPartitions and maxRecordsPerPartition cannot be combined: set only one of them")
     if parsed.starting.committed and group_id is None:
         raise ConfigError('startingOffsets is "committed", which needs groupId')
     return parsed
@@ -321,7 +321,7 @@ def _share(options: OptionValues) -> Share:
     if value is None:
         return ALL
     if options.get("assign") is not None:
-        raise ConfigError("share and assign exclude each other: set only one of them")
+        raise ConfigError("share and assign cannot be combined: set only one of them")
     found = re.fullmatch(r"\s*(\d{1,6})\s*/\s*(\d{1,6})\s*", value)
     share = Share(*map(int, found.groups())) if found else None
     if share is None or share.number >= share.shares:
