@@ -156,7 +156,7 @@ def topic_deleted(stage: Stage, flavour: Flavour) -> None:
 
 
 @play([RANGE, COOPERATIVE], clusters=BOTH)
-def pattern(stage: Stage, flavour: Flavour) -> None:
+def pattern_of_deleted(stage: Stage, flavour: Flavour) -> None:
     """Members subscribe by a pattern; a topic that it matches is created, and later deleted."""
     group = stage.group(flavour)
     members, names = group.several(2), [stage.topic("t")]
