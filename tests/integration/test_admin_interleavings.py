@@ -1,5 +1,5 @@
 """Several admins at once, and kill -9 meanwhile: what was answered holds, in one of the orders that are allowed
-(tests/support/admin_model.py). Each run has seeds of its own, which a failure prints; `soak` runs as many as wanted."""
+(tests/support/admin_model.py). Each run has its own seeds, which a failure prints; `soak` runs as many as wanted."""
 
 from __future__ import annotations
 

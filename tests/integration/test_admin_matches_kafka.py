@@ -227,7 +227,7 @@ def test_several_resources_at_once(worlds: tuple[World, World]) -> None:
 
 
 def test_what_is_altered_is_reported_with_its_source(tmp_path: Path) -> None:
-    """On brokers of its own: their settings are those of all their topics."""
+    """With separate brokers, because their settings apply to all their topics."""
     with KafkaBroker(tmp_path / "kafka", NEVER_KILLED) as kafka, BrokerProcess(tmp_path / "muster") as muster:
         told = [settings_through_changes(broker.bootstrap) for broker in (muster, kafka)]
     for number, (ours, theirs) in enumerate(zip(*told, strict=True)):

@@ -1,7 +1,7 @@
 """The same requests, in every version, to muster and to Apache Kafka 4.2: the answers have the same shape and codes.
 
-Each case is a list of requests on a topic of its own, with the same records on both brokers. Values that must differ
-(ids, addresses, other users of the broker) are normalized for both before they are compared.
+Each case is a list of requests on its own topic, with the same records on both brokers. Values that must differ (ids,
+addresses, other users of the broker) are normalized for both before they are compared.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def delete(client: RawClient) -> int:
 
 
 async def on(broker: Broker, story: Any) -> None:
-    """Run a story on a connection of its own."""
+    """Run a story on its own connection."""
 
     def tell() -> None:
         with RawClient(broker.bootstrap) as client:

@@ -1,7 +1,7 @@
 """Whole stories of groups, played to muster and to Apache Kafka 4.2 alike: both give the same answers, step by step.
 
-Every member has a connection of its own, because a JoinGroup or SyncGroup that waits keeps its connection busy. Member
-ids differ between brokers and runs, so answers name members by their names in the story.
+Every member has its own connection, because a JoinGroup or SyncGroup that waits keeps its connection busy. Member ids
+differ between brokers and runs, so answers name members by their names in the story.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Story:
         self.members: list[Member] = []
         self.gone: list[Member] = []
         self.left: list[Member] = []
-        """Those of the gone members that left by themselves."""
+        """The members that left by sending LeaveGroup."""
 
     def start(self, client: str) -> Member:
         """Start a member."""
@@ -54,7 +54,7 @@ class Story:
         return self.cluster.shared_by(self.name, self.members, self.partitions)
 
     def leave(self, member: Member) -> None:
-        """Make a member leave; the broker notices that it left by itself."""
+        """Make a member leave; the broker notices that it left on its own."""
         self.left.append(member)
         self._end(member, member.leave, lambda line: re.search(rf"{member.client}' at \S+ left", line) is not None)
 

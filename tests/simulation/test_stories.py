@@ -228,8 +228,8 @@ def test_a_member_that_is_asked_to_goes_back_and_nobody_else_does():
 
 
 def test_a_member_like_sparks_drains_its_batch_before_it_gives_a_partition_up():
-    """It reads by itself: the batch that it was reading when the revocation came is done and committed before that
-    returns."""
+    """It reads its partitions itself: the batch that it was reading when the revocation came is done and committed
+    before that returns."""
     where = cluster(4)
     habits = Habits(commit="sync", handle_ms=4_000)
     first = where.add_member("first", fetch=False, habits=habits, **COOPERATIVE)

@@ -43,7 +43,7 @@ def test_a_seed_tells_the_same_story_again() -> None:
         assert simulate_transactions(seed).story == simulate_transactions(seed).story
 
 
-# --- atomicity, and what producers were told -------------------------------------------------------------------------
+# --- atomicity, and the answers to producers -------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -295,8 +295,8 @@ class SimCoordinators:
             self._when_loaded(coordinator)
 
     def depose(self, for_ms: int, *, refuses: bool | None = None) -> None:
-        """Another coordinator takes over; this one does not notice it for a while, and goes on answering. Its logs
-        refuse its writes, or accept them without ever making them durable: at random, if `refuses` is not given."""
+        """Another coordinator takes over; this one does not notice it for a while, and keeps answering. Its logs refuse
+        its writes, or accept them without ever making them durable: at random, if `refuses` is not given."""
         coordinator, self.current = self.current, None
         if coordinator is None:
             return

@@ -98,7 +98,7 @@ class SimWatcher:
         self.member = WatcherMember(settings, subscription)
         self.notices: list[NotifyUser] = []
         self.told_of: list[GiveUp] = []
-        """The partitions that its user was told it loses."""
+        """The partitions that its user was notified of losing."""
         self.brokers: list[znodes.BrokerRegistration] = []
         """The partitions from which it reads."""
         self.is_gone = False

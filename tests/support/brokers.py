@@ -82,7 +82,7 @@ def beside(folder: Path, settings: Mapping[str, object] | None = None) -> Iterat
 
 
 class BrokerProcess:
-    """`muster serve` in a process of its own. Start and kill it as often as you like: it keeps folder and port.
+    """`muster serve` in its own process. Start and kill it as often as you like: it keeps folder and port.
 
     No other test gets the port. A port chosen by the system (port 0) is in the range of outgoing connections: while the
     broker is down, one of those may take it.

@@ -86,7 +86,7 @@ Row = tuple[int, str]
 
 @dataclass
 class Facts:
-    """The result of a schedule. `log` is what the partitions hold in the end, read by another client.
+    """The result of a schedule. `log` is what the partitions contain at the end, read by another client.
 
     `acknowledged` has the offset of each value, -1 if the broker did not return it. `runs` are what a member of a group
     read from a partition between its assignment and its loss. `ranges` are what was read by range.

@@ -73,7 +73,7 @@ class Process:
         self.places: dict[TopicPartition, OffsetAndMetadata] = {}
         self.paused: set[TopicPartition] = set()
         self.told: dict[TopicPartition, set[Mark]] = {}
-        """The records that this owner was told are done, or has done."""
+        """The records that this owner knows are done, or has done."""
 
 
 class World:

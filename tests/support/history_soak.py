@@ -119,7 +119,7 @@ class Job:
         self._log = self._folder / f"log-{len(self.ends) + 1}"
         command = [*self.command(self.out), *(["--follow", "--every", "1s"] if follow else [])]
         with self._log.open("wb") as log:
-            # A session of its own: Ctrl-C goes to the whole process group of a terminal.
+            # Its own session: Ctrl-C goes to the whole process group of a terminal.
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )

@@ -1,8 +1,8 @@
 """Groups that live during a test: members join, leave, crash, commit, subscribe to something else, fall behind.
 
-All are muster's own consumers, as tasks of one event loop in a thread of its own, and cost next to nothing. A crash is
-a connection that is cut without leaving: the session expires. A group of KIP-848, which muster's clients do not speak,
-is librdkafka's, and its members only come and go.
+All are muster's own consumers, as tasks of one event loop in its own thread, and cost next to nothing. A crash is a
+connection that is cut without leaving: the session expires. A group of KIP-848, which muster's clients do not speak, is
+librdkafka's, and its members only come and go.
 
 A seed determines what a group does; when it does so depends on the machine's speed.
 """

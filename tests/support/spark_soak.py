@@ -121,7 +121,7 @@ class Driver:
         self._errors = folder / f"driver-{uuid.uuid4().hex[:6]}"
         self._told: list[dict[str, Any]] = []
         with self._errors.open("w") as errors:
-            # A session of its own: Ctrl-C goes to the whole process group of a terminal.
+            # Its own session: Ctrl-C goes to the whole process group of a terminal.
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tests.support.soak_query"],
                 stdin=subprocess.PIPE,

@@ -1,7 +1,7 @@
 """`muster history --follow` over groups that live, killed and stopped in every way: schedules from seeds.
 
 `make test` runs a fixed one; `make soak SCHEDULES=12` draws that many. Run one again with `MUSTER_FIRST_SEED=17 make
-soak SCHEDULES=1 ARGS="-k history_soak"`. What each came to is told at the end of the run.
+soak SCHEDULES=1 ARGS="-k history_soak"`. The results are shown at the end of the run.
 """
 
 from __future__ import annotations

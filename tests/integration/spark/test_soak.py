@@ -1,7 +1,7 @@
 """A streaming query that is killed in every way, while a producer writes and brokers go away: schedules from seeds.
 
 `make test` runs a fixed one; `make soak SCHEDULES=50` draws that many. Run one again with `MUSTER_FIRST_SEED=17 make
-soak SCHEDULES=1 ARGS="-k soak"`. What each came to is told at the end of the run.
+soak SCHEDULES=1 ARGS="-k soak"`. The results are shown at the end of the run.
 """
 
 from __future__ import annotations

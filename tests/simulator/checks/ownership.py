@@ -3,7 +3,7 @@
 1. A partition has one owner in a generation: according to all answers of SyncGroup, and according to all members, from
    their `assigned` to the end of their `revoked` or the beginning of their `lost`.
 2. The generations that are acknowledged never go back, whatever dies; nor do those that a member sees.
-3. What a listener was told and what its consumer says it is assigned are the same. Nothing is assigned to a member that
+3. A listener's partitions and its consumer's assignment are the same. Nothing is assigned to a member that
    is in no generation.
 4. Each generation is led by a member that has joined it, and has at most `group.max.size` members.
 """

@@ -5,8 +5,8 @@ does.
 
 Faults of the broker: it dies at a write (before, during, or after it), loses power, is suspended, finds its disk full,
 has its time of day set. Faults of the network: requests and answers are lost; those of producers with an epoch for each
-transaction also come late, twice, or again at any time, as do markers. (A producer without that cannot tell a late
-request of its own from one of its next transaction, which is why KIP-890 was made.)
+transaction also come late, twice, or again at any time, as do markers. (A producer without that cannot distinguish a
+late request of its own from one of its next transaction, which is why KIP-890 was made.)
 """
 
 from __future__ import annotations

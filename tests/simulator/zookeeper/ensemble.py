@@ -31,9 +31,9 @@ class SimZooKeeper:
 
     Args:
         servers: how many. One of them is the leader; which one does not matter.
-        lag_ms: how far a server may be behind the leader; `Server.lag_ms` says it of one alone.
-        tick_ms: a session is ended up to so long after its timeout.
-        trace: is told what happens, as a name and a text.
+        lag_ms: how far a server may lag behind the leader; `Server.lag_ms` is for a single server.
+        tick_ms: a session expires up to this long after its timeout.
+        trace: is called with each event, as a name and a text.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A broker of a cluster that starts with another data folder, or with an older copy of its own."""
+"""A broker of a cluster that starts with another data folder, or with an older copy of its folder."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def test_a_fenced_commit_is_reported_by_the_next_poll_too(pump: ConsumerPump) ->
     pump.commit_ended(None, {}, KafkaError(ErrorCode.FENCED_INSTANCE_ID))
     with pytest.raises(KafkaError):
         pump.raise_fatal()
-    pump.raise_fatal()  # told once
+    pump.raise_fatal()  # reported once
 
 
 async def test_no_time_is_a_time(pump: ConsumerPump) -> None:

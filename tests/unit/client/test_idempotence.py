@@ -143,7 +143,7 @@ def test_a_batch_given_up_with_its_fate_unknown_holds_the_next_back():
     p.fail(p.put(b"lost"))
     (again,) = p.tick(150)
     p.tick(20_000)
-    second = p.put(b"second")  # under way behind it
+    second = p.put(b"second")  # in flight after it
     p.tick(10_000)
     assert p.done[b"lost"].error is not None
     p.hold(b"third")  # nothing new before it is known whether the sequence fits

@@ -89,7 +89,7 @@ def test_a_commit_is_a_sign_of_life_if_it_is_not_refused(group, is_rebalancing):
 
 
 def test_who_was_answered_must_heartbeat_again(group):
-    """Its deadline passed without effect while it waited, in a join and in a sync, so it is set anew."""
+    """Its deadline passed without effect while it waited, in a join and in a sync, so it is set again."""
     group.stable_with("a", "b").join("a")
     for _ in range(2):
         group.tick(9_000)

@@ -99,7 +99,7 @@ def test_an_offset_that_went_back_is_handled_again_only_where_a_member_began_the
         (takeovers(5, 30_000), "pod-1 5 times within 2.0 min"),
         (takeovers(9, 30_000) + takeovers(2, 30_000, pod="pod-2"), "pod-1 9 times within"),
         (takeovers(3, 30_000), None),  # deploys, one after another
-        (takeovers(2, 30_000) + takeovers(2, 30_000, pod="pod-2"), None),  # each was started anew twice
+        (takeovers(2, 30_000) + takeovers(2, 30_000, pod="pod-2"), None),  # each was restarted twice
         (takeovers(9, 600_000), None),  # a deploy each ten minutes
         ([replace(row, generation=2) for row in takeovers(5, 30_000)], None),  # the group rebalanced: late ones
     ],

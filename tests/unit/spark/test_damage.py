@@ -97,7 +97,7 @@ def test_bytes_that_are_not_batches_fail_always():
         decoded(found, b"\xff" * 80)
 
 
-# --- message sets of releases before 0.11, which may stand before and behind batches ---------------------------------
+# --- message sets of releases before 0.11, which may precede and follow batches ---------------------------------
 
 
 @pytest.mark.parametrize("loses", [False, True])
