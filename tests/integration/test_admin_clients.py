@@ -24,12 +24,12 @@ def test_the_admins_day_is_as_with_kafka(shared_muster: BrokerProcess, kafka_bro
         options = [f"-Dlog4j2.configurationFile={PEERS / 'kafka' / 'log4j2.xml'}", "-cp", kafka_classpath()]
         command = [*java_command(options), str(STORY), bootstrap, prefix]
         running.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
-    told = []
+    reported = []
     for process in running:
         out, error = process.communicate(timeout=240)
         assert process.returncode == 0, error
-        told.append(out.splitlines())
-    assert told[0] == told[1], "ours, then Kafka's"
-    assert "grow: null" in told[0]
-    assert "delete records: 3" in told[0]
-    assert "members then: 0" in told[0]
+        reported.append(out.splitlines())
+    assert reported[0] == reported[1], "ours, then Kafka's"
+    assert "grow: null" in reported[0]
+    assert "delete records: 3" in reported[0]
+    assert "members then: 0" in reported[0]

@@ -158,13 +158,13 @@ def test_offsets_that_cannot_be_reset(cluster: Cluster, muster: Commands) -> Non
         consumer.subscribe([topic])
         until(lambda: len(consumer.assignment()) == 2, lambda: consumer.poll(50))
         words = ["groups", "reset-offsets", cluster.group, f"{cluster.group}-new", "--topic", topic, "--to-latest"]
-        told = muster(*words, "--execute", code=1)
-        assert told == (
+        reported = muster(*words, "--execute", code=1)
+        assert reported == (
             f"muster: group {cluster.group} is Stable: its offsets can be reset only after all members have left."
             " Nothing was changed.\n"
         )
-        told = muster("groups", "delete-offsets", cluster.group, "--topic", f"{topic}:0", code=1)
-        assert told.count("\n") == 1
+        reported = muster("groups", "delete-offsets", cluster.group, "--topic", f"{topic}:0", code=1)
+        assert reported.count("\n") == 1
     assert f"{cluster.group}-new" not in muster("groups", "list")
 
     def refused(*words: str) -> str:
@@ -187,13 +187,13 @@ def test_records_are_deleted_by_a_file_or_not_at_all(cluster, muster, tmp_path):
     wanted = [{"topic": topic, "partition": 0, "offset": 2}, {"topic": topic, "partition": 1, "offset": 6}]
     file = tmp_path / "offsets.json"
     file.write_text(json.dumps({"partitions": wanted, "version": 1}))
-    told = muster("records", "delete", "--from-file", str(file), code=1)
-    assert told == f"muster: {topic}-1 ends at 5, before offset 6. Nothing was deleted.\n"
+    reported = muster("records", "delete", "--from-file", str(file), code=1)
+    assert reported == f"muster: {topic}-1 ends at 5, before offset 6. Nothing was deleted.\n"
     assert muster.run("consume", topic, "--from-beginning", "--until-end").count("\n") == 10
     wanted[1]["offset"] = -1
     file.write_text(json.dumps({"partitions": wanted, "version": 1}))
-    told = muster("records", "delete", "--offset-json-file", str(file))
-    assert told == f"partition: {topic}-0\tlow_watermark: 2\npartition: {topic}-1\tlow_watermark: 5\n"
+    reported = muster("records", "delete", "--offset-json-file", str(file))
+    assert reported == f"partition: {topic}-0\tlow_watermark: 2\npartition: {topic}-1\tlow_watermark: 5\n"
     found = muster.json("records", "delete", topic, "--before", "4")
     assert found == [
         {"topic": topic, "partition": 0, "low_watermark": 4},
@@ -207,8 +207,8 @@ def test_reading_alone_commits_to_no_group(cluster, muster, tmp_path):
     topic = cluster.written(3, partitions=1)
     file = tmp_path / "client.properties"
     file.write_text(f"group.id={cluster.group}\n")
-    told = muster.run("consume", topic, "--from-beginning", "--until-end", "--command-config", str(file))
-    assert told.count("\n") == 3
+    reported = muster.run("consume", topic, "--from-beginning", "--until-end", "--command-config", str(file))
+    assert reported.count("\n") == 3
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         assert admin.list_consumer_group_offsets(cluster.group) == {}
 
@@ -232,9 +232,9 @@ def test_topics_are_given_partitions_all_or_none(cluster, muster):
     )
     assert muster.json("topics", "alter", "not-there", "--partitions", "2", "--if-exists") == {}
     one, two = cluster.topic(1), cluster.topic(3)
-    told = muster("topics", "alter", one, two, "--partitions", "2", code=1)
-    assert told.endswith("muster: no topic was changed\n")
-    assert f"topic {two}: INVALID_PARTITIONS" in told
+    reported = muster("topics", "alter", one, two, "--partitions", "2", code=1)
+    assert reported.endswith("muster: no topic was changed\n")
+    assert f"topic {two}: INVALID_PARTITIONS" in reported
     until_known(cluster.bootstrap, one, 1)
     assert muster("topics", "alter", one, "not-there", "--partitions", "2", "--if-exists") == (
         f"Topic {one} has 2 partitions.\n"
@@ -248,8 +248,8 @@ def test_members_are_removed(cluster, muster):
     with cluster.consumer("sync", group_instance_id="one") as consumer:
         consumer.subscribe([topic])
         until(lambda: len(consumer.assignment()) == 2, lambda: consumer.poll(50))
-        told = muster("groups", "remove-members", cluster.group, "--instance", "one", "--member", "two", code=1)
-        assert told.startswith(f"muster: group {cluster.group}: member two: UNKNOWN_MEMBER_ID")
+        reported = muster("groups", "remove-members", cluster.group, "--instance", "one", "--member", "two", code=1)
+        assert reported.startswith(f"muster: group {cluster.group}: member two: UNKNOWN_MEMBER_ID")
 
         def members() -> list[Any]:
             described: list[Any] = muster.json("groups", "describe", cluster.group)[cluster.group]["members"]
@@ -277,15 +277,15 @@ def test_leaders_and_replicas(cluster, muster):
     assert muster("topics", "elect-leaders", "--yes", "--unclean", f"{topic}:1") == f"No election needed: {topic}-1.\n"
     assert muster("topics", "elect-leaders") == "No partition needs an election.\n"
     assert muster.json("topics", "elect-leaders", f"{topic}:0")[f"{topic}-0"]["error"] == "ELECTION_NOT_NEEDED"
-    told = muster("topics", "elect-leaders", f"{topic}:9", code=1)
-    assert told == f"muster: partition {topic}-9: UNKNOWN_TOPIC_OR_PARTITION: No such partition as {topic}-9\n"
+    reported = muster("topics", "elect-leaders", f"{topic}:9", code=1)
+    assert reported == f"muster: partition {topic}-9: UNKNOWN_TOPIC_OR_PARTITION: No such partition as {topic}-9\n"
     assert muster("topics", "reassign", topic, "--replicas", "1") == (
         f"Started the reassignment of {topic}-0.\nStarted the reassignment of {topic}-1.\n"
     )
-    told = muster("topics", "reassign", f"{topic}:0", "--replicas", "1,9", code=1)
-    assert f"muster: partition {topic}-0: INVALID_REPLICA_ASSIGNMENT: The manual partition assignment" in told
-    told = muster("topics", "reassign", f"{topic}:1", "--cancel", code=1)
-    assert told.startswith(f"muster: partition {topic}-1: NO_REASSIGNMENT_IN_PROGRESS")
+    reported = muster("topics", "reassign", f"{topic}:0", "--replicas", "1,9", code=1)
+    assert f"muster: partition {topic}-0: INVALID_REPLICA_ASSIGNMENT: The manual partition assignment" in reported
+    reported = muster("topics", "reassign", f"{topic}:1", "--cancel", code=1)
+    assert reported.startswith(f"muster: partition {topic}-1: NO_REASSIGNMENT_IN_PROGRESS")
     for wrong in ("one", "1,", "9" * 5_000):
         assert "write broker IDs as 1,2,3" in muster("topics", "reassign", topic, "--replicas", wrong, code=1)
     assert muster("topics", "reassign", "not-there", "--cancel", code=1) == (
@@ -305,8 +305,8 @@ def test_health(cluster, muster):
 @on_kafka
 def test_settings_as_kafkas_tool_shows_them(cluster, muster):
     topic, other = cluster.topic(1), cluster.topic(1)
-    told = muster("configs", "alter", "topics", topic, "not-there", "--set", "segment.ms=99999", code=1)
-    assert told.endswith("muster: nothing was changed\n")
+    reported = muster("configs", "alter", "topics", topic, "not-there", "--set", "segment.ms=99999", code=1)
+    assert reported.endswith("muster: nothing was changed\n")
     muster(
         "configs", "alter", "topics", topic, other, "--set", "segment.ms=99999", "--append", "cleanup.policy=compact"
     )
@@ -320,16 +320,16 @@ def test_settings_as_kafkas_tool_shows_them(cluster, muster):
         }
 
     until(lambda: set(own()) == {"segment.ms", "cleanup.policy"}, lambda: None)
-    told = run_kafka_class("kafka.admin.ConfigCommand", *words).stdout.splitlines()[1:]
-    assert dict(line.split()[0].split("=") for line in told) == own()
+    reported = run_kafka_class("kafka.admin.ConfigCommand", *words).stdout.splitlines()[1:]
+    assert dict(line.split()[0].split("=") for line in reported) == own()
     muster("configs", "alter", "groups", cluster.group, "--set", "consumer.heartbeat.interval.ms=6000")
     until(lambda: f"group {cluster.group}\n" in muster("configs", "list", "groups"), lambda: None)
     assert muster("configs", "describe", "groups", cluster.group).splitlines()[1:] == [
         "  consumer.heartbeat.interval.ms=6000"
     ]
     assert "INVALID_CONFIG" in muster("configs", "alter", "topics", topic, "--set", "segment.ms=x", code=1)
-    told = muster("configs", "describe", "brokers", "99", code=1)
-    assert told == "muster: broker 99 is not in the cluster now; its brokers are 1\n"
+    reported = muster("configs", "describe", "brokers", "99", code=1)
+    assert reported == "muster: broker 99 is not in the cluster now; its brokers are 1\n"
 
 
 @on_kafka
@@ -397,13 +397,16 @@ def test_a_person_is_asked(cluster: Cluster, muster: Commands) -> None:
             os.close(stdin)
             os.close(keyboard)
 
-    told = typed("n\n", 1)
-    assert told == f"Delete topic {topic} with all records? [y/N] muster: nothing was changed: the answer was not yes\n"
+    reported = typed("n\n", 1)
+    assert (
+        reported
+        == f"Delete topic {topic} with all records? [y/N] muster: nothing was changed: the answer was not yes\n"
+    )
     assert topic in muster("topics", "list").splitlines()
     assert typed("y\n", 0) == f"Deleted topic {topic}.\n"
     until_known(cluster.bootstrap, topic, 0)
 
 
 def test_files_that_are_not_there(muster, tmp_path: Path):
-    told = muster("groups", "reset-offsets", "g", "--from-file", str(tmp_path / "none.csv"), code=1)
-    assert told == f"muster: cannot read {tmp_path}/none.csv: No such file or directory\n"
+    reported = muster("groups", "reset-offsets", "g", "--from-file", str(tmp_path / "none.csv"), code=1)
+    assert reported == f"muster: cannot read {tmp_path}/none.csv: No such file or directory\n"

@@ -239,9 +239,9 @@ def steps(lines: list[Line], name: str) -> list[list[Step]]:
     found = []
     for line in lines:
         about = []
-        for asked, told in line:
+        for asked, reported in line:
             for at, (each, ask) in enumerate(asked):
-                answer = told[at] if told is not None else None
+                answer = reported[at] if reported is not None else None
                 if each == name and not (answer is not None and answer.code in NOT_OPEN_YET):
                     about.append(Step(ask, answer))
         found.append(about)
@@ -256,8 +256,8 @@ def run(broker: BrokerProcess, seed: int) -> None:
         now = seen(broker)
         for name in (BROKER, *NAMES):
             done = steps(lines, name)
-            told = f"seed {seed}, wave {number}, {name or 'broker'}: {before.get(name)}, {done}, {now.get(name)}"
-            assert explains(before.get(name), done, now.get(name)), told
+            reported = f"seed {seed}, wave {number}, {name or 'broker'}: {before.get(name)}, {done}, {now.get(name)}"
+            assert explains(before.get(name), done, now.get(name)), reported
         check_folders(broker, now)
         before = now
 

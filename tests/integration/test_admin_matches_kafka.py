@@ -85,16 +85,16 @@ def test_create_partitions(worlds: tuple[World, World]) -> None:
 
 
 def test_partitions_that_were_added_are_there(worlds: tuple[World, World]) -> None:
-    told = []
+    reported = []
     for world in worlds:
         answers = [world.client.ask(grow((world.topic, 5, None), validate=False), version) for version in (3, 0)]
         while world.client.ask(list_offsets(world, -1, 4), 4).topics[0].partitions[0].error_code:
             pass  # the leader of the new partition is being announced
         appended = world.client.ask(produce(world, bytes(build_batch([(1000, b"k", b"v", [])])), 4), 9)
         metadata = world.client.ask(m.MetadataRequest([m.MetadataRequestTopic(name=world.topic)]), 12)
-        told.append([plain(answer, world) for answer in (*answers, appended, metadata.topics)])
-    assert told[0] == told[1]
-    assert told[0][0]["results"][0]["error_code"] == 0
+        reported.append([plain(answer, world) for answer in (*answers, appended, metadata.topics)])
+    assert reported[0] == reported[1]
+    assert reported[0][0]["results"][0]["error_code"] == 0
 
 
 # ----------------------------------------------------------------------------------------------------------- settings
@@ -229,8 +229,8 @@ def test_several_resources_at_once(worlds: tuple[World, World]) -> None:
 def test_what_is_altered_is_reported_with_its_source(tmp_path: Path) -> None:
     """With separate brokers, because their settings apply to all their topics."""
     with KafkaBroker(tmp_path / "kafka", NEVER_KILLED) as kafka, BrokerProcess(tmp_path / "muster") as muster:
-        told = [settings_through_changes(broker.bootstrap) for broker in (muster, kafka)]
-    for number, (ours, theirs) in enumerate(zip(*told, strict=True)):
+        reported = [settings_through_changes(broker.bootstrap) for broker in (muster, kafka)]
+    for number, (ours, theirs) in enumerate(zip(*reported, strict=True)):
         assert ours == theirs, f"step {number}: ours, then Kafka's"
 
 
@@ -285,7 +285,7 @@ def wait_until_known(world: World, kind: int, name: str, values: dict[str, str |
 
 def test_what_is_altered_holds(worlds: tuple[World, World]) -> None:
     """The largest batch and the codec of stored batches."""
-    told = []
+    reported = []
     large = bytes(build_batch([(1000, b"k", bytes(1000), [])]))
     for world in worlds:
         ask = world.client.ask
@@ -318,8 +318,8 @@ def test_what_is_altered_holds(worlds: tuple[World, World]) -> None:
             for compression in (Compression.NONE, Compression.ZSTD):
                 batch = build_batch([(1000, b"k", bytes(1000), [])], compression=compression)
                 found.append(stored(bytes(batch)))
-        told.append(found)
-    assert told[0] == told[1]
+        reported.append(found)
+    assert reported[0] == reported[1]
 
 
 # ------------------------------------------------------------------------------------------------------------ records

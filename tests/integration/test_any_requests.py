@@ -29,7 +29,7 @@ SENTINEL = pack(">ihhihi", 14, 18, 0, 1_000_000, 4, 0x66757A7A)  # ApiVersions v
 LIMIT_S = 180
 
 
-async def ends_or_goes_on(broker: Broker, frames: list[bytes]) -> None:
+async def ends_or_continues(broker: Broker, frames: list[bytes]) -> None:
     """Send frames and a request after them: it is answered, or the connection is closed."""
     reader, writer = await asyncio.open_connection(broker.node.host, broker.node.port)
     try:
@@ -81,7 +81,7 @@ async def test_any_requests(tmp_path: Path, caplog: pytest.LogCaptureFixture, se
         async with brokers.running(tmp_path / "data", settings) as broker:
             for number in range(0, FRAMES, 4):
                 made = [requests.frame(number + index) for index in range(4)]
-                act = send_and_leave if any(key in _WAIT for key, _ in made) else ends_or_goes_on
+                act = send_and_leave if any(key in _WAIT for key, _ in made) else ends_or_continues
                 await act(broker, [data for _, data in made])
                 if number % 40 == 0:
                     await is_served(broker)

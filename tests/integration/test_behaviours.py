@@ -21,21 +21,23 @@ def test_callbacks_of_commits_come_before_the_rebalance(cluster, face):
     """J6: the first thing in a poll, even if the coordinator has had the answer and the rebalance ready for that
     long."""
     topic = cluster.topic(1)
-    told: list[str] = []
+    reported: list[str] = []
 
     class Listener(Recorder):
         def on_partitions_revoked(self, partitions):
-            told.append("revoked")
+            reported.append("revoked")
 
     with cluster.consumer(face, enable_auto_commit=False) as consumer:
         inner = consumer._consumer if face == "sync" else consumer.consumer
         consumer.subscribe([topic], listener=Listener())
         until(lambda: consumer.assignment() != set(), lambda: consumer.poll(50))
-        consumer.commit_async({TopicPartition(topic, 0): 3}, lambda _offsets, error: told.append(f"committed {error}"))
+        consumer.commit_async(
+            {TopicPartition(topic, 0): 3}, lambda _offsets, error: reported.append(f"committed {error}")
+        )
         consumer.enforce_rebalance("to see what comes first")
         until(lambda: bool(inner._pump._completed), rest)
-        until(lambda: "revoked" in told, lambda: consumer.poll(50))
-    assert told[:2] == ["committed None", "revoked"]
+        until(lambda: "revoked" in reported, lambda: consumer.poll(50))
+    assert reported[:2] == ["committed None", "revoked"]
 
 
 def test_who_has_no_partition_is_idle_and_takes_over(cluster):

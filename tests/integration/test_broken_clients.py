@@ -113,10 +113,10 @@ async def test_garbage_ends_in_one_line(
 ) -> None:
     with caplog.at_level(logging.WARNING):
         assert await in_thread(poke, small_broker.bootstrap, data) == b""
-    [told] = said(caplog, "muster.broker")
-    assert told.startswith("closed the connection of 127.0.0.1:")
+    [reported] = said(caplog, "muster.broker")
+    assert reported.startswith("closed the connection of 127.0.0.1:")
     if line != "MetadataRequest v1":
-        assert line in told
+        assert line in reported
     await in_thread(still_serves, small_broker.bootstrap)
 
 

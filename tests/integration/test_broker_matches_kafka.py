@@ -296,8 +296,8 @@ def a_topic_goes_and_comes_again(world: World, version: int) -> list[Any]:
         answer = world.client.ask(session_fetch(session, epoch, topics), version)
         session = session or answer.session_id
         assert (answer.error_code, answer.session_id) == (0, session)
-        told = [plain(partition, world) for each in answer.responses for partition in each.partitions]
-        found.append(sorted(told, key=lambda partition: partition["partition_index"]))
+        reported = [plain(partition, world) for each in answer.responses for partition in each.partitions]
+        found.append(sorted(reported, key=lambda partition: partition["partition_index"]))
     return found
 
 

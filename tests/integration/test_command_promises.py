@@ -130,12 +130,12 @@ def test_one_failure_among_several_is_a_failure(
     words, make_good, make_bad, done, beside = SEVERAL[name]
     named = {"good": make_good(stage), "bad": make_bad(stage)}
     code = stage.run(words.format(" ".join(named[which] for which in order.split())))
-    told = capsys.readouterr()
-    assert code == (1 if "bad" in order else 0), told.err
-    assert ("bad" not in order) or named["bad"] in told.err
+    reported = capsys.readouterr()
+    assert code == (1 if "bad" in order else 0), reported.err
+    assert ("bad" not in order) or named["bad"] in reported.err
     if "good" in order:
         if done is None:
-            assert named["good"] in told.out
+            assert named["good"] in reported.out
         else:
             assert bool(done(stage, named["good"])) == (beside or "bad" not in order)
 
@@ -144,10 +144,10 @@ def test_one_failure_among_several_is_a_failure(
 def test_a_group_without_lag_is_not_one_that_is_missing(stage: Stage, capsys: pytest.CaptureFixture[str], order: str):
     named = {"good": stage.group(), "bad": stage.name()}
     code = stage.run("lag " + " ".join(f"--group {named[which]}" for which in order.split()))
-    told = capsys.readouterr()
+    reported = capsys.readouterr()
     assert code == (1 if "bad" in order else 0)
-    assert ("good" in order) == (named["good"] in told.out)
-    assert ("bad" in order) == (named["bad"] in told.err)
+    assert ("good" in order) == (named["good"] in reported.out)
+    assert ("bad" in order) == (named["bad"] in reported.err)
 
 
 @pytest.mark.parametrize("words", ["reset-offsets {} --to-earliest --execute --yes", "delete-offsets {} --yes"])

@@ -57,11 +57,11 @@ def test_topics(cluster):
     other = f"{topic}-other"
     muster("topics", "create", other, **at)
     until_known(cluster.bootstrap, other, 1)
-    told = muster("topics", "delete", topic, "not-there", other, code=1, **at)
-    assert told == "muster: topic not-there does not exist. Nothing was deleted; --if-exists ignores it.\n"
-    told = muster("topics", "delete", topic, "__consumer_offsets", code=1, **at)
-    assert "__consumer_offsets" in told
-    assert "Nothing was deleted" in told
+    reported = muster("topics", "delete", topic, "not-there", other, code=1, **at)
+    assert reported == "muster: topic not-there does not exist. Nothing was deleted; --if-exists ignores it.\n"
+    reported = muster("topics", "delete", topic, "__consumer_offsets", code=1, **at)
+    assert "__consumer_offsets" in reported
+    assert "Nothing was deleted" in reported
     assert {topic, other} <= set(muster("topics", "list", **at).splitlines())
     deleted = muster("topics", "delete", topic, other, "not-there", "--if-exists", **at)
     assert set(deleted.splitlines()) == {f"Deleted topic {topic}.", f"Deleted topic {other}."}
@@ -188,9 +188,9 @@ def test_an_unreachable_broker_is_reported_with_its_address():
             for arguments in (("topics", "list"), ("groups", "list"))
         ]
         writing = at_once.submit(muster, "produce", "t", "-o", "max.block.ms=10000", stdin="x\n", code=1, **at)
-    for told in listing:
-        assert f"no connection to 127.0.0.1:{port}: refused; is a broker listening there?" in told.result()
-        assert "choose another cluster with --bootstrap" in told.result()
+    for reported in listing:
+        assert f"no connection to 127.0.0.1:{port}: refused; is a broker listening there?" in reported.result()
+        assert "choose another cluster with --bootstrap" in reported.result()
     assert f"no connection to 127.0.0.1:{port}: refused" in writing.result()
 
 

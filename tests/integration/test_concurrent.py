@@ -281,7 +281,7 @@ def test_a_second_stop_does_not_keep_the_last_commit_back(muster, caplog):
 
     asyncio.run(scene())
     assert (metrics["handled"], metrics["dropped"]) == (20, 1)
-    assert len(told(muster, topic)) == 20
+    assert len(reported(muster, topic)) == 20
     assert "were not committed" not in caplog.text
 
 
@@ -394,7 +394,7 @@ def lines(book: Path, word: str) -> list[tuple[Place, str]]:
     return [((int(part), int(offset)), key) for kind, part, offset, key in found if kind == word]
 
 
-def told(cluster: Cluster, topic: str) -> set[Place]:
+def reported(cluster: Cluster, topic: str) -> set[Place]:
     """The records that the group's commits report as done."""
     partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
     done: set[Place] = set()
@@ -417,12 +417,12 @@ def test_a_kill_repeats_only_what_the_last_commit_could_not_say(cluster, mode, t
             producer.send(topic, b"", b"stuck", partition=partition)
     produce(cluster, topic, some_keys(1_500))
     with app(cluster, topic, mode, book) as process:
-        wait_until(lambda: len(lines(book, "end")) >= 250 and told(cluster, topic))
+        wait_until(lambda: len(lines(book, "end")) >= 250 and reported(cluster, topic))
         process.send_signal(signal.SIGKILL)
         process.wait()
     expel(cluster)
     first = [place for place, _ in lines(book, "end")]
-    done = told(cluster, topic)
+    done = reported(cluster, topic)
     assert done, "nothing was committed"
     assert done <= set(first)
     assert all((partition, 0) not in done for partition in range(PARTITIONS))
@@ -448,7 +448,7 @@ def test_ctrl_c_and_sigterm_end_it_properly(muster, how, tmp_path):
         assert process.wait(PATIENCE_S) == 0, (tmp_path / "output").read_text()
     ended = [place for place, _ in lines(book, "end")]
     assert len(ended) < 2_000
-    assert set(ended) == told(muster, topic)
+    assert set(ended) == reported(muster, topic)
     assert Counter(lines(book, "begin")) == Counter(lines(book, "end"))
 
 
@@ -461,7 +461,7 @@ def test_a_second_ctrl_c_does_not_wait(muster, tmp_path):
         wait_until(lambda: not is_pending(process.pid, signal.SIGINT))  # otherwise the system creates one of the two
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE_S) == 0, (tmp_path / "output").read_text()
-    assert len(told(muster, topic)) == 20
+    assert len(reported(muster, topic)) == 20
 
 
 def test_a_process_that_dies_takes_its_record_along_and_no_other(muster, tmp_path):
@@ -514,7 +514,7 @@ def test_a_signal_to_all_processes_ends_it_properly_also_while_they_start(muster
             os.kill(pid, how)
         assert process.wait(PATIENCE_S) == 0, (tmp_path / "output").read_text()
         assert set(lines(book, "begin")) == set(lines(book, "end"))
-        assert {place for place, _ in lines(book, "end")} == told(muster, topic)
+        assert {place for place, _ in lines(book, "end")} == reported(muster, topic)
 
     with app(muster, topic, "processes", book) as process:
         wait_until(lambda: workers(process.pid))

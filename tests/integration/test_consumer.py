@@ -200,7 +200,7 @@ def test_a_member_that_was_expelled_cannot_commit(cluster, face):
             consumer.commit()
         assert caught.value.code is ErrorCode.UNKNOWN_MEMBER_ID
         assert numbers(read(consumer, 10)) == list(range(10))
-        assert [kind for kind, _ in listener.told] == ["assigned", "lost", "assigned"]
+        assert [kind for kind, _ in listener.reported] == ["assigned", "lost", "assigned"]
         consumer.commit()
 
 
@@ -210,12 +210,12 @@ def test_a_member_that_was_expelled_cannot_commit(cluster, face):
 @pytest.mark.parametrize("strategy", ["range,cooperative-sticky", "cooperative-sticky", "sticky", "roundrobin"])
 def test_one_joins_and_leaves(cluster, face, strategy):
     topic = cluster.written(100)
-    first_told, second_told = Recorder(), Recorder()
+    first_reported, second_reported = Recorder(), Recorder()
     with cluster.consumer(face, partition_assignment_strategy=strategy) as first:
-        first.subscribe([topic], listener=first_told)
+        first.subscribe([topic], listener=first_reported)
         assert numbers(read(first, 100)) == list(range(100))
         with cluster.consumer(face, partition_assignment_strategy=strategy) as second:
-            second.subscribe([topic], listener=second_told)
+            second.subscribe([topic], listener=second_reported)
 
             def both():
                 first.poll(50)
@@ -233,11 +233,11 @@ def test_one_joins_and_leaves(cluster, face, strategy):
 
             until(lambda: len(shared) >= 40, collect)
             assert numbers(shared) == list(range(100, 140))
-        assert second_told.told[-1][0] == "revoked"
+        assert second_reported.reported[-1][0] == "revoked"
         until(lambda: len(first.assignment()) == 4, lambda: first.poll(50))
         cluster.produce(topic, 20, start=140)
         assert numbers(read(first, 20)) == list(range(140, 160))
-    revoked = [set(which) for kind, which in first_told.told if kind == "revoked"]
+    revoked = [set(which) for kind, which in first_reported.reported if kind == "revoked"]
     if strategy == "cooperative-sticky":
         assert revoked[0] == set(partitions(topic, 0, 1, 2, 3)) - kept
     else:
@@ -273,9 +273,9 @@ def test_a_crashed_members_partitions_go_to_the_rest(cluster):
 def test_a_static_member_that_comes_back_finds_its_partitions_and_nobody_rebalances(cluster, face):
     """KIP-345."""
     topic = cluster.topic()
-    told = Recorder()
+    reported = Recorder()
     with cluster.consumer(face, group_instance_id="one") as first:
-        first.subscribe([topic], listener=told)
+        first.subscribe([topic], listener=reported)
         with cluster.consumer(face, group_instance_id="two") as second:
             second.subscribe([topic])
 
@@ -370,7 +370,7 @@ def test_a_listener_that_raises_does_not_keep_its_consumer_in_the_group(cluster,
         consumer.subscribe([topic], listener=broken)
         # A listener is not called for the loss of partitions that it never got; and a leader that does not know the new
         # topic yet assigns nothing at first, which the next rebalance revokes again.
-        until(lambda: any(partitions for _, partitions in broken.told), lambda: consumer.poll(50))
+        until(lambda: any(partitions for _, partitions in broken.reported), lambda: consumer.poll(50))
         with pytest.raises(LookupError, match="no such shelf"):
             getattr(consumer, ending)()
         consumer.abandoned = ending == "close"
@@ -474,12 +474,12 @@ def test_a_damaged_batch_is_passed_by_a_seek_only(muster_process, face, way):
     with cluster.consumer(face, auto_commit_interval_ms=0) as consumer:
         consumer.subscribe([topic])
         seen: list[int] = []
-        told = 0
-        while told < 3:
+        reported = 0
+        while reported < 3:
             try:
                 seen += seen_by(consumer)
             except CorruptRecordError:
-                told += 1
+                reported += 1
         assert seen == list(range(40))
         assert consumer.position(zero) == 40
         consumer.commit()

@@ -124,11 +124,11 @@ class Load:
         self._producer.flush(PATIENCE_S)
 
     def _send(self, number: int) -> None:
-        def told(error: Any, _message: Any) -> None:
+        def reported(error: Any, _message: Any) -> None:
             if error is None:
                 self.acknowledged.add(number)
 
-        self._producer.produce(self._topic, str(number).encode(), partition=number % PARTITIONS, on_delivery=told)
+        self._producer.produce(self._topic, str(number).encode(), partition=number % PARTITIONS, on_delivery=reported)
 
     def stop(self) -> None:
         """Stop writing, and wait until everything is settled."""

@@ -58,16 +58,16 @@ UPDATES = [
 
 def finalized(client: RawClient) -> tuple[dict[str, tuple[int, int]], int]:
     """The levels that ApiVersions has for `transaction.version`, and the features' epoch."""
-    told = client.ask(m.ApiVersionsRequest("test", "1"), 4)
-    levels = {each.name: (each.min_version_level, each.max_version_level) for each in told.finalized_features}
-    return {name: found for name, found in levels.items() if name == TRANSACTIONS}, told.finalized_features_epoch
+    reported = client.ask(m.ApiVersionsRequest("test", "1"), 4)
+    levels = {each.name: (each.min_version_level, each.max_version_level) for each in reported.finalized_features}
+    return {name: found for name, found in levels.items() if name == TRANSACTIONS}, reported.finalized_features_epoch
 
 
 def answer(client: RawClient, update: Update, version: int) -> Any:
-    told = client.ask(update.request(), version)
-    text = re.sub(r"controller \d+", "controller N", told.error_message or "")
-    results = [(each.feature, each.error_code, each.error_message) for each in told.results]
-    return told.error_code, text, sorted(results), finalized(client)[0]
+    reported = client.ask(update.request(), version)
+    text = re.sub(r"controller \d+", "controller N", reported.error_message or "")
+    results = [(each.feature, each.error_code, each.error_message) for each in reported.results]
+    return reported.error_code, text, sorted(results), finalized(client)[0]
 
 
 def answers(ours: RawClient, theirs: RawClient, update: Update, version: int) -> tuple[Any, Any]:

@@ -261,7 +261,7 @@ def listed(stage: Stage) -> None:
         found = sorted(
             (g.protocol_type, g.group_state, g.group_type) for g in answer.groups if g.group_id == stage.group
         )
-        stage.told.append(("operator", (states, types, *code(answer), found)))
+        stage.reported.append(("operator", (states, types, *code(answer), found)))
 
 
 def old_versions(stage: Stage) -> None:
@@ -271,14 +271,14 @@ def old_versions(stage: Stage) -> None:
     for version in (1, 2, 5, 7):
         request = m.OffsetFetchRequest(stage.group, [m.OffsetFetchRequestTopic(stage.topic, [0, 1, 9])])
         answer = operator.ask(request, version)
-        told = [(x.partition_index, x.committed_offset, *code(x)) for t in answer.topics for x in t.partitions]
-        stage.told.append(("operator", (version, answer.error_code, told)))
+        reported = [(x.partition_index, x.committed_offset, *code(x)) for t in answer.topics for x in t.partitions]
+        stage.reported.append(("operator", (version, answer.error_code, reported)))
     for version in (0, 1, 2):
         results = operator.ask(m.DeleteGroupsRequest([f"{stage.group}-{version}"]), version).results
-        stage.told.append(("operator", [code(r) for r in results]))
+        stage.reported.append(("operator", [code(r) for r in results]))
     for version in range(7):
         groups = operator.ask(m.DescribeGroupsRequest([f"{stage.group}-{version}"]), version).groups
-        stage.told.append(("operator", [(g.group_state, *code(g)) for g in groups]))
+        stage.reported.append(("operator", [(g.group_state, *code(g)) for g in groups]))
 
 
 def look_everywhere(stage: Stage) -> None:
@@ -286,15 +286,17 @@ def look_everywhere(stage: Stage) -> None:
     operator = stage.connection("operator")
     for version in (0, 6):
         groups = operator.ask(m.DescribeGroupsRequest([stage.group]), version).groups
-        stage.told.append(("operator", [(g.group_state, g.protocol_type, *code(g)) for g in groups]))
+        stage.reported.append(("operator", [(g.group_state, g.protocol_type, *code(g)) for g in groups]))
     for version in (0, 5):
         listed = operator.ask(m.ListGroupsRequest(), version).groups
-        stage.told.append(("operator", [(g.protocol_type, g.group_state) for g in listed if g.group_id == stage.group]))
+        stage.reported.append(
+            ("operator", [(g.protocol_type, g.group_state) for g in listed if g.group_id == stage.group])
+        )
     for version in (1, 7):
         asked = m.OffsetFetchRequest(stage.group, [m.OffsetFetchRequestTopic(stage.topic, [0, 9])])
         found = operator.ask(asked, version)
-        told = [(x.partition_index, x.committed_offset, *code(x)) for t in found.topics for x in t.partitions]
-        stage.told.append(("operator", (*code(found), told)))
+        reported = [(x.partition_index, x.committed_offset, *code(x)) for t in found.topics for x in t.partitions]
+        stage.reported.append(("operator", (*code(found), reported)))
     stage.look()
 
 
@@ -302,10 +304,10 @@ def delete_it(stage: Stage) -> None:
     """Delete an offset of the group, and the group, which may not exist, along with one that never exists."""
     operator = stage.connection("operator")
     forgotten = a.OffsetDeleteRequestTopic(stage.topic, [a.OffsetDeleteRequestPartition(1)])
-    stage.told.append(("operator", code(operator.ask(a.OffsetDeleteRequest(stage.group, [forgotten]), 0))))
+    stage.reported.append(("operator", code(operator.ask(a.OffsetDeleteRequest(stage.group, [forgotten]), 0))))
     for version in (0, 2, 2):
         results = operator.ask(m.DeleteGroupsRequest([stage.group, f"{stage.topic}-none"]), version).results
-        stage.told.append(("operator", sorted((bool(r.group_id), *code(r)) for r in results)))
+        stage.reported.append(("operator", sorted((bool(r.group_id), *code(r)) for r in results)))
 
 
 def without_a_name(stage: Stage) -> None:
@@ -512,6 +514,6 @@ def test_the_story_of_the_group_without_a_name(tmp_path: Path) -> None:
 def both_tell_the_same(kafka: Stage, muster: Stage, story: Callable[[Stage], None]) -> None:
     story(kafka)
     story(muster)
-    for ours, theirs in zip(muster.told, kafka.told, strict=True):
+    for ours, theirs in zip(muster.reported, kafka.reported, strict=True):
         assert ours == theirs
-    assert any("NONE" in str(answer) for _, answer in kafka.told)
+    assert any("NONE" in str(answer) for _, answer in kafka.reported)

@@ -193,5 +193,5 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, fsync: str) -> None:
 def wait_until(true: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 300
     while not true():
-        assert time.monotonic() < deadline, "the workers did not go on after the last kill"
+        assert time.monotonic() < deadline, "the workers did not continue after the last kill"
         time.sleep(0.02)

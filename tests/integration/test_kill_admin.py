@@ -23,7 +23,7 @@ def ask(broker: BrokerProcess, request: Any, version: int) -> Any:
         return client.ask(request, version)
 
 
-def kill_behind(broker: BrokerProcess, request: Any, version: int) -> Any:
+def kill_after(broker: BrokerProcess, request: Any, version: int) -> Any:
     """The answer to a request whose broker is killed after that and started again."""
     answer = ask(broker, request, version)
     broker.kill()
@@ -65,20 +65,20 @@ def test_what_was_granted_holds_after_kill_9(tmp_path: Path, fsync: str) -> None
             assert produced.responses[0].partition_responses[0].error_code == 0
 
         cut = a.DeleteRecordsRequest([a.DeleteRecordsTopic("t", [a.DeleteRecordsPartition(0, 3)])], 300_000)
-        answer = kill_behind(broker, cut, 2)
+        answer = kill_after(broker, cut, 2)
         assert answer.topics[0].partitions[0].low_watermark == 3
         assert earliest_and_latest(broker) == (3, 5)
 
-        grown = kill_behind(broker, a.CreatePartitionsRequest([a.CreatePartitionsTopic("t", 4, None)], 300_000), 3)
+        grown = kill_after(broker, a.CreatePartitionsRequest([a.CreatePartitionsTopic("t", 4, None)], 300_000), 3)
         assert grown.results[0].error_code == 0
         (topic,) = ask(broker, m.MetadataRequest([m.MetadataRequestTopic(name="t")]), 12).topics
         assert sorted((one.partition_index, one.error_code) for one in topic.partitions) == [(i, 0) for i in range(4)]
         assert topic.topic_id == created.topics[0].topic_id
 
-        altered = kill_behind(broker, alteration(2, "t", "retention.ms", "-1"), 1)
+        altered = kill_after(broker, alteration(2, "t", "retention.ms", "-1"), 1)
         assert altered.responses[0].error_code == 0
         assert setting(broker, 2, "t", "retention.ms") == ("-1", 1)
-        altered = kill_behind(broker, alteration(4, "1", "message.max.bytes", "777"), 1)
+        altered = kill_after(broker, alteration(4, "1", "message.max.bytes", "777"), 1)
         assert altered.responses[0].error_code == 0
         assert setting(broker, 4, "1", "message.max.bytes") == ("777", 2)
         assert setting(broker, 2, "t", "max.message.bytes") == ("777", 2)

@@ -118,9 +118,9 @@ def kafkas_word(bootstrap: str, group: str) -> dict[int, tuple[str, str, str]]:
 
 def test_the_lag_is_that_of_kafkas_tool(bootstrap: str) -> None:
     with some_group(bootstrap) as (topic, group):
-        told = lag(bootstrap, "--group", group, "--json")
-        assert (told.returncode, told.stderr) == (0, "")
-        (found,) = json.loads(told.stdout)["groups"]
+        reported = lag(bootstrap, "--group", group, "--json")
+        assert (reported.returncode, reported.stderr) == (0, "")
+        (found,) = json.loads(reported.stdout)["groups"]
         ours = {
             part["partition"]: tuple(
                 "-" if part[name] is None else str(part[name]) for name in ("committed_offset", "log_end_offset", "lag")
@@ -169,12 +169,12 @@ def test_a_cluster_that_wants_tls_and_a_password(tmp_path: Path, secure_kafka: S
         seen = until(url, is_up(1))
         assert seen["kafka_consumergroup_lag_sum", frozenset(place)] == 7 + 20
         with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
-            told = answer.read().decode()
+            reported = answer.read().decode()
         process.send_signal(signal.SIGTERM)
-        told += "".join(process.communicate(timeout=PATIENCE_S))
+        reported += "".join(process.communicate(timeout=PATIENCE_S))
         assert process.returncode == 0
-    assert group in told
-    assert PASSWORDS["bob"] not in told
+    assert group in reported
+    assert PASSWORDS["bob"] not in reported
 
 
 def test_a_cluster_that_goes_is_down_and_comes_back(tmp_path: Path) -> None:

@@ -37,9 +37,9 @@ def play(bootstrap: str, metadata: int, share: int, protocols: int = 1) -> tuple
     group_id = f"large-{uuid.uuid4().hex}"
     client = RawClient(bootstrap)
     client.ask(m.FindCoordinatorRequest(coordinator_keys=[group_id]), 4)
-    told = [m.JoinGroupRequestProtocol(f"p{n}", SUBSCRIPTION + bytes(metadata)) for n in range(protocols)]
+    reported = [m.JoinGroupRequestProtocol(f"p{n}", SUBSCRIPTION + bytes(metadata)) for n in range(protocols)]
     while True:
-        join = client.ask(m.JoinGroupRequest(group_id, 300_000, 300_000, "", None, "consumer", told), 3)
+        join = client.ask(m.JoinGroupRequest(group_id, 300_000, 300_000, "", None, "consumer", reported), 3)
         if join.error_code not in COMES_AGAIN:
             break
         time.sleep(0.1)

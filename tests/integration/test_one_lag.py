@@ -40,7 +40,7 @@ pytestmark = pytest.mark.slow
 
 TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 
-Told = dict[tuple[str, int], int | None]
+Reported = dict[tuple[str, int], int | None]
 """The lag of each listed partition; None if it is listed without one."""
 
 
@@ -64,17 +64,17 @@ def by_kafkas_tool(bootstrap: str, group: str) -> Told:
     return {(row[1], int(row[2])): None if row[5] == "-" else int(row[5]) for row in rows}
 
 
-def by_groups_describe(bootstrap: str, group: str) -> Told:
+def by_groups_describe(bootstrap: str, group: str) -> Reported:
     rows = command(bootstrap, "groups", "describe", group)[group]["offsets"]
     return {(row["topic"], row["partition"]): row["lag"] for row in rows}
 
 
-def by_muster_lag(bootstrap: str, group: str) -> Told:
+def by_muster_lag(bootstrap: str, group: str) -> Reported:
     (found,) = command(bootstrap, "lag", "--group", group)["groups"]
     return {(row["topic"], row["partition"]): row["lag"] for row in found["partitions"]}
 
 
-def by_metrics(bootstrap: str, group: str) -> Told:
+def by_metrics(bootstrap: str, group: str) -> Reported:
     """Only partitions with a lag are listed."""
     with Admin(bootstrap_servers=bootstrap) as admin:
         pages = {family.name: family for family in families(LagWatch(admin, [group]).poll())}
@@ -85,12 +85,12 @@ def by_metrics(bootstrap: str, group: str) -> Told:
     }
 
 
-def by_the_doctor(bootstrap: str, group: str) -> Told:
+def by_the_doctor(bootstrap: str, group: str) -> Reported:
     rows = command(bootstrap, "doctor", "--group", group, "--engine", "small")["lag"]
     return {(row["topic"], row["partition"]): row["lag_records"] for row in rows}
 
 
-def by_spark_s_tasks(bootstrap: str, group: str) -> Told:
+def by_spark_s_tasks(bootstrap: str, group: str) -> Reported:
     with Admin(bootstrap_servers=bootstrap) as admin:
         found = admin.list_consumer_group_offsets(group)
     committed = {
@@ -101,13 +101,13 @@ def by_spark_s_tasks(bootstrap: str, group: str) -> Told:
     settings = FetchSettings(ReaderConfig(bootstrap_servers=(bootstrap,)).narrowed(ClientConfig))
     stands = pickle.dumps([GroupStatus(group, committed, ExpiryState(), GroupKind.CLASSIC)])
     batch = pa.RecordBatch.from_pydict({"data": [stands]})
-    told = lags.count(settings, 400)(lags.behind(settings, Limits(), 5, None)(iter([batch])))
-    rows = from_table(Lag, pa.Table.from_batches(told, LAG))
+    reported = lags.count(settings, 400)(lags.behind(settings, Limits(), 5, None)(iter([batch])))
+    rows = from_table(Lag, pa.Table.from_batches(reported, LAG))
     disconnect()
     return {(row.topic, row.partition): row.lag_records for row in rows}
 
 
-WAYS: Mapping[str, Callable[[str, str], Told]] = {
+WAYS: Mapping[str, Callable[[str, str], Reported]] = {
     "Kafka's tool": by_kafkas_tool,
     "muster groups describe": by_groups_describe,
     "muster lag": by_muster_lag,
@@ -159,7 +159,7 @@ def test_all_tell_the_same_lag(request: pytest.FixtureRequest, cluster: Cluster)
     if "kafka" in request.node.name:  # muster has no transactions
         leave_a_marker(cluster, topic, 5)
         markers = 3
-    expected: Told = {
+    expected: Reported = {
         (topic, 0): 5,
         (topic, 1): None,  # owned, and nothing is committed
         (topic, 2): 6,  # the log begins at 5
@@ -176,9 +176,9 @@ def test_all_tell_the_same_lag(request: pytest.FixtureRequest, cluster: Cluster)
         cluster.delete(deleted)
         while any(place.topic == deleted for place in consumer.assignment()):
             consumer.poll(100)
-        told = {way: ask(cluster.bootstrap, cluster.group) for way, ask in WAYS.items()}
+        reported = {way: ask(cluster.bootstrap, cluster.group) for way, ask in WAYS.items()}
     lag = {name: behind for name, behind in expected.items() if behind is not None}
-    for way, found in told.items():
+    for way, found in reported.items():
         of_the_deleted = found.pop((deleted, 0), None)  # a group's offsets are deleted with their topic, a moment later
         assert of_the_deleted is None, way
         assert found == (expected if way in NAMES_ALL else lag), way
@@ -195,9 +195,9 @@ def test_a_spark_query_tells_the_lag_of_what_it_has_committed(cluster: Cluster, 
         end = query.offset(0)
         query.finish()
         query.member.finished(end)
-        told = report(query.member.unread(), {})
-        assert told["totalLag"] == 11 - 5
-        found = {(topic, int(number)): behind for number, behind in told["lag"][topic].items()}
+        reported = report(query.member.unread(), {})
+        assert reported["totalLag"] == 11 - 5
+        found = {(topic, int(number)): behind for number, behind in reported["lag"][topic].items()}
         for way in ("Kafka's tool", "muster lag"):
             assert WAYS[way](cluster.bootstrap, cluster.group) == found, way
     finally:

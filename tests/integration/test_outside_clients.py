@@ -62,7 +62,7 @@ class Story:
         """Kill a member; the broker notices its silence."""
         self._end(member, member.crash, lambda line: member.client in line and EXPIRED in line)
 
-    def _end(self, member: Member, end: Callable[[], None], told: Callable[[str], bool]) -> None:
+    def _end(self, member: Member, end: Callable[[], None], reported: Callable[[str], bool]) -> None:
         before = self._log_lines()
         end()
         self.members.remove(member)
@@ -109,17 +109,17 @@ def stories(
 ) -> Iterator[tuple[Feed, list[Story]]]:
     """Groups with one topic each, of the same name, to which numbers are written all the time."""
     cluster = Cluster(broker.bootstrap)
-    told = [Story(broker, cluster, name, partitions, folder) for name in names]
-    cluster.create([story.name for story in told], partitions)
-    with Feed(broker.bootstrap, [story.name for story in told], partitions) as feed:
+    reported = [Story(broker, cluster, name, partitions, folder) for name in names]
+    cluster.create([story.name for story in reported], partitions)
+    with Feed(broker.bootstrap, [story.name for story in reported], partitions) as feed:
         try:
-            yield feed, told
+            yield feed, reported
         except BaseException as error:
-            for story in told:
+            for story in reported:
                 error.add_note(story.account())
             raise
         finally:
-            for story in told:
+            for story in reported:
                 story.destroy()
 
 
@@ -248,14 +248,14 @@ def join_and_leave_and_crash(client: str, story: Story, both_in: threading.Barri
 def test_each_client_joins_leaves_and_crashes(java: str, kcat: str, tmp_path: Path) -> None:
     with (
         BrokerProcess(tmp_path / "data") as broker,
-        stories(broker, [f"group-{client}" for client in CLIENTS], PARTITIONS, tmp_path) as (feed, told),
+        stories(broker, [f"group-{client}" for client in CLIENTS], PARTITIONS, tmp_path) as (feed, reported),
     ):
-        both_in, seen = (threading.Barrier(len(told) + 1) for _ in range(2))
+        both_in, seen = (threading.Barrier(len(reported) + 1) for _ in range(2))
 
         def look() -> None:
             both_in.wait(PATIENCE_S)
             looks = (kafka_lists, kafka_describes_states, kafka_describes_members, kafka_describes_offsets)
-            at_once([partial(each, broker, told) for each in looks])
+            at_once([partial(each, broker, reported) for each in looks])
             seen.wait(PATIENCE_S)
 
         def together(part: Callable[[], None]) -> None:
@@ -268,13 +268,13 @@ def test_each_client_joins_leaves_and_crashes(java: str, kcat: str, tmp_path: Pa
                 raise
 
         parts: list[Callable[[], None]] = [
-            partial(join_and_leave_and_crash, c, s, both_in, seen) for c, s in zip(CLIENTS, told, strict=True)
+            partial(join_and_leave_and_crash, c, s, both_in, seen) for c, s in zip(CLIENTS, reported, strict=True)
         ]
         at_once([partial(together, part) for part in [*parts, look]])
         count = feed.finish()
-        at_once([partial(story.handled, count) for story in told])
-        at_once([partial(story.leave, story.members[0]) for story in told])
-        kafka_sees_all_handled(broker, told, count)
+        at_once([partial(story.handled, count) for story in reported])
+        at_once([partial(story.leave, story.members[0]) for story in reported])
+        kafka_sees_all_handled(broker, reported, count)
 
 
 def test_all_clients_in_one_group(java: str, kcat: str, tmp_path: Path) -> None:

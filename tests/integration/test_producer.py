@@ -96,10 +96,10 @@ def test_others_read_what_it_wrote(bootstrap, codec):
             for number, (key, value, timestamp) in enumerate(RECORDS)
         ]
         producer.flush()
-        told = [future.result() for future in futures]
+        reported = [future.result() for future in futures]
     written = [[(*record, HEADERS) for record in RECORDS[number::3]] for number in range(3)]
-    assert [(found.partition, found.offset) for found in told] == [(n % 3, n // 3) for n in range(len(RECORDS))]
-    assert [found.timestamp for found in told] == [timestamp for _, _, timestamp in RECORDS]
+    assert [(found.partition, found.offset) for found in reported] == [(n % 3, n // 3) for n in range(len(RECORDS))]
+    assert [found.timestamp for found in reported] == [timestamp for _, _, timestamp in RECORDS]
     assert read_confluent(bootstrap, name, 3, len(RECORDS)) == written
     if codec in ("none", "gzip"):  # those that it supports without further packages
         assert read_kafka_python(bootstrap, name, 3, len(RECORDS)) == written
@@ -200,12 +200,14 @@ def test_records_without_keys_spread_over_the_partitions(bootstrap):
 def test_leaving_with_means_that_all_is_written_and_reported(bootstrap, idempotent):
     """The loop in the README. The first records of a producer wait for their topic, and for a producer id."""
     name = new_topic(bootstrap, 8)
-    told: list[RecordMetadata | MusterError | None] = []
+    reported: list[RecordMetadata | MusterError | None] = []
     with Producer(bootstrap_servers=bootstrap, enable_idempotence=idempotent) as producer:
         for number in range(1_000):
-            producer.send(name, b"v", key=b"N%d" % number, on_delivery=lambda found, error: told.append(error or found))
-    places = [(found.partition, found.offset) for found in told if isinstance(found, RecordMetadata)]
-    assert len(told) == len(set(places)) == 1_000
+            producer.send(
+                name, b"v", key=b"N%d" % number, on_delivery=lambda found, error: reported.append(error or found)
+            )
+    places = [(found.partition, found.offset) for found in reported if isinstance(found, RecordMetadata)]
+    assert len(reported) == len(set(places)) == 1_000
     assert sum(map(len, read_confluent(bootstrap, name, 8, 1_000))) == 1_000
 
 

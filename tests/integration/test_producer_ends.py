@@ -139,13 +139,13 @@ def test_leaving_with_raises_what_was_not_reported(tmp_path):
         with Producer(bootstrap_servers=BOOTSTRAP, max_block_ms=100) as producer:
             future = producer.send("t", b"v")
             assert future.exception() is not None
-            producer.send("t", b"v", on_delivery=lambda metadata, error: print("told"))
+            producer.send("t", b"v", on_delivery=lambda metadata, error: print("reported"))
     """
     printed = run(tmp_path, text, NOWHERE).printed.splitlines()
     assert printed[0].startswith("KafkaTimeoutError topic t was not found")
     assert NO_BROKER in printed[0]
     assert "first of 3 records" in printed[0]
-    assert printed[1:] == ["told"]
+    assert printed[1:] == ["reported"]
 
 
 def test_an_error_that_leaves_with_is_kept_and_not_delayed_for_long(tmp_path):

@@ -44,7 +44,7 @@ class Ledger:
         self.accepted: set[int] = set()
         """Records whose `send` returned. Whether the others were accepted is unknown until their outcome is
         reported."""
-        self.told: Counter[int] = Counter()
+        self.reported: Counter[int] = Counter()
         self.acknowledged: set[int] = set()
         with Admin(bootstrap_servers=bootstrap) as admin:
             admin.create_topics([NewTopic(self.topic, 1)])
@@ -57,7 +57,7 @@ class Ledger:
         self.given += 1
 
         def on_delivery(metadata: RecordMetadata | None, error: MusterError | None) -> None:
-            self.told[number] += 1
+            self.reported[number] += 1
             if metadata is not None:
                 self.acknowledged.add(number)
             then()
@@ -69,10 +69,10 @@ class Ledger:
         """After all producers are closed: each record was reported once, and the log has every acknowledged one,
         once."""
         deadline = time.monotonic() + PATIENCE_S
-        while not self.accepted <= self.told.keys():
-            assert time.monotonic() < deadline, f"not told: {sorted(self.accepted - self.told.keys())}"
+        while not self.accepted <= self.reported.keys():
+            assert time.monotonic() < deadline, f"not reported: {sorted(self.accepted - self.reported.keys())}"
             time.sleep(0.01)
-        assert set(self.told.values()) <= {1}
+        assert set(self.reported.values()) <= {1}
         written = Counter(self.log())
         assert set(written.values()) <= {1}
         assert self.acknowledged <= written.keys()
@@ -232,7 +232,7 @@ def test_closing_ends_the_wait_for_room(ledger):
     producer.close(10)
     thread.join(PATIENCE_S)
     assert [type(error) for error in outcome] == [ClosedError]
-    assert all(future.done() for future in futures), "what was accepted was told"
+    assert all(future.done() for future in futures), "what was accepted was reported"
 
 
 def test_sending_from_callbacks_while_the_producer_is_closed(ledger):

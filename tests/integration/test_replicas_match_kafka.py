@@ -26,17 +26,17 @@ ELSEWHERE = "/no/folder"
 def sentences(steps: list[Step], worlds: tuple[World, World], version: int) -> None:
     """Both give the reason in the same words, partition by partition."""
     for label, build in steps:
-        ours, theirs = (told(world.client.ask(build(world), version)) for world in worlds)
+        ours, theirs = (reported(world.client.ask(build(world), version)) for world in worlds)
         assert ours == theirs, label
 
 
-def told(value: Any) -> list[str | None]:
+def reported(value: Any) -> list[str | None]:
     """All messages of a response, in its order."""
     if isinstance(value, list):
-        return [each for one in value for each in told(one)]
+        return [each for one in value for each in reported(one)]
     fields = value.__slots__ if isinstance(value, Struct) else ()
     own = [value.error_message] if "error_message" in fields else []
-    return own + [each for field in fields for each in told(getattr(value, field))]
+    return own + [each for field in fields for each in reported(getattr(value, field))]
 
 
 # ---------------------------------------------------------------------------------------------------------- elections

@@ -210,10 +210,10 @@ def test_each_refusal_has_its_own_sentence_and_ends_the_call(
             for _ in range(2):
                 with pytest.raises(AuthenticationError, match=said) as by_consumer:
                     consumer.poll(timeout_ms=int(PATIENCE_S * 1000))
-    told = [str(raised.value) for raised in (by_admin, by_producer, by_consumer)]
-    told += [record.getMessage() for record in caplog.records]
-    assert told
-    assert not [text for text in told if "hush" in text or PASSWORDS["bob"] in text]
+    reported = [str(raised.value) for raised in (by_admin, by_producer, by_consumer)]
+    reported += [record.getMessage() for record in caplog.records]
+    assert reported
+    assert not [text for text in reported if "hush" in text or PASSWORDS["bob"] in text]
 
 
 @pytest.mark.parametrize(

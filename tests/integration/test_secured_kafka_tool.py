@@ -26,8 +26,8 @@ def test_its_files_lead_to_it_and_ctrl_c_ends_it(java: str, tmp_path: Path) -> N
     with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            told = [process.stdout.readline() for _ in range(len(PORTS) + 1)]
-            assert told[0] == f"127.0.0.1:{ports['BOTH']}  SASL_SSL\n", told
+            reported = [process.stdout.readline() for _ in range(len(PORTS) + 1)]
+            assert reported[0] == f"127.0.0.1:{ports['BOTH']}  SASL_SSL\n", reported
             for listener, more in ("BOTH", []), ("MUTUAL", MUTUAL):
                 assert health(tmp_path, ports[listener], *more).startswith("healthy: 1 broker")
             process.send_signal(signal.SIGINT)

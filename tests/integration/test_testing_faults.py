@@ -539,11 +539,11 @@ def test_the_control_port_serves_other_languages() -> None:
 
 def test_librdkafka_waits_as_long_as_a_throttled_answer_says(kafka: Kafka) -> None:
     topic = kafka.topic()
-    told: list[float] = []
-    settings = {"bootstrap.servers": kafka.bootstrap, "client.id": "slowed", "throttle_cb": told.append}
+    reported: list[float] = []
+    settings = {"bootstrap.servers": kafka.bootstrap, "client.id": "slowed", "throttle_cb": reported.append}
     producer = ConfluentProducer(settings)
     with kafka.fault("throttle", "Produce", client="slowed", throttle_ms=300):
         producer.produce(topic, b"x")
         assert producer.flush(240) == 0
-        kafka.until(lambda: [producer.poll(0.05), told][1], "the client to hear that it is throttled")
-    assert [event.throttle_time for event in told] == [0.3]  # type: ignore[attr-defined]
+        kafka.until(lambda: [producer.poll(0.05), reported][1], "the client to hear that it is throttled")
+    assert [event.throttle_time for event in reported] == [0.3]  # type: ignore[attr-defined]

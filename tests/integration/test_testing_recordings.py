@@ -33,12 +33,12 @@ Place = tuple[int, int, bytes | None]
 class Listener(RebalanceListener):
     """Records its calls, and forgets the uncommitted offsets of partitions that it loses."""
 
-    def __init__(self, told: list[tuple[str, list[int]]], uncommitted: dict[muster.TopicPartition, int]) -> None:
-        self._told = told
+    def __init__(self, reported: list[tuple[str, list[int]]], uncommitted: dict[muster.TopicPartition, int]) -> None:
+        self._reported = reported
         self._uncommitted = uncommitted
 
     def _note(self, what: str, partitions: Any) -> None:
-        self._told.append((what, sorted(each.partition for each in partitions)))
+        self._reported.append((what, sorted(each.partition for each in partitions)))
 
     def _forget(self, partitions: Any) -> None:
         for partition in partitions:
@@ -66,7 +66,7 @@ class Member:
         self, bootstrap: str, client_id: str, group: str = "billing", topic: str = "orders", **more: Any
     ) -> None:
         self.handled: list[Place] = []
-        self.told: list[tuple[str, list[int]]] = []
+        self.reported: list[tuple[str, list[int]]] = []
         self._ending = threading.Event()
         self._uncommitted: dict[muster.TopicPartition, int] = {}
         settings: dict[str, Any] = {"bootstrap_servers": bootstrap, "group_id": group, "client_id": client_id}
@@ -78,7 +78,7 @@ class Member:
 
     def _work(self) -> None:
         with self._consumer as consumer:
-            consumer.subscribe([self._topic], listener=Listener(self.told, self._uncommitted))
+            consumer.subscribe([self._topic], listener=Listener(self.reported, self._uncommitted))
             while not self._ending.is_set():
                 for partition, records in consumer.poll(50, max_records=1).items():
                     for record in records:
@@ -256,7 +256,7 @@ def test_other_members_join_and_are_removed_as_they_were(tmp_path: Path, strateg
             replay.until_over()
         assert replay.differences == []
     assert again.handled == one.handled
-    assert again.told == one.told
+    assert again.reported == one.reported
 
 
 def test_another_member_that_comes_first_waits_for_the_one_under_test(tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_another_member_that_comes_first_waits_for_the_one_under_test(tmp_path: 
             view = kafka.until_assigned("billing", members=2, topics=["orders"])
         assert replay.differences == []
     assert view["generation"] == 1
-    assert again.told[0] == ("assigned", [0])
+    assert again.reported[0] == ("assigned", [0])
 
 
 def parts(kafka: Kafka) -> list[int]:
@@ -509,12 +509,12 @@ def played_and_recorded(bootstrap: str, path: Path, name: str) -> Member:
         until(lambda: len(one.handled) == len(ORDERS))
         other = Member(bootstrap, "b", name, name)
         try:
-            until(lambda: len(one.told) >= 3 and bool(other.told))
+            until(lambda: len(one.reported) >= 3 and bool(other.reported))
             send(bootstrap, name)
             until(lambda: len(one.handled) + len(other.handled) == 2 * len(ORDERS))
         finally:
             other.close()
-        until(lambda: one.told[-1] == ("assigned", [0, 1, 2]))
+        until(lambda: one.reported[-1] == ("assigned", [0, 1, 2]))
         send(bootstrap, name)
         until(lambda: len(one.handled) + len(other.handled) == 3 * len(ORDERS))
     finally:
@@ -542,7 +542,7 @@ def replayed(path: Path, name: str, one: Member) -> None:
             replay.until_over()
         assert replay.differences == []
     assert sorted(again.handled) == sorted(one.handled)
-    assert again.told == one.told
+    assert again.reported == one.reported
 
 
 def test_a_group_of_a_running_broker_is_recorded_afterwards(tmp_path: Path) -> None:

@@ -228,9 +228,9 @@ def test_a_transaction_that_takes_too_long_is_aborted(bootstrap: str) -> None:
             while any(state.transaction_start_offset is not None for state in states(admin, name)):
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
-        with pytest.raises(MusterError) as told:
+        with pytest.raises(MusterError) as reported:
             producer.commit_transaction()
-        assert told.value.fatal
+        assert reported.value.fatal
 
 
 def states(admin: Admin, name: str) -> list[ProducerState]:

@@ -31,19 +31,19 @@ LATEST_S = 240.0
 """Only in case of a hang."""
 
 
-def told_by_kafka(bootstrap: str, java: str) -> list[str]:
+def reported_by_kafka(bootstrap: str, java: str) -> list[str]:
     """See `told_by_java`. On a busy machine Kafka 4.2 once refused a transaction of this story with INVALID_TXN_STATE,
     which ends the producer: then there is nothing to compare with, and the story is run again."""
     for _ in range(2):
         try:
-            return told_by_java(bootstrap, java)
+            return reported_by_java(bootstrap, java)
         except AssertionError as error:
             if "InvalidTxnStateException" not in str(error):
                 raise
-    return told_by_java(bootstrap, java)
+    return reported_by_java(bootstrap, java)
 
 
-def told_by_java(bootstrap: str, java: str) -> list[str]:
+def reported_by_java(bootstrap: str, java: str) -> list[str]:
     options = [f"-Dlog4j2.configurationFile={PEERS / 'kafka' / 'log4j2.xml'}", "-cp", kafka_classpath()]
     command = [*java_command(options), str(STORY), bootstrap, f"story-{os.getpid()}-{uuid.uuid4().hex[:6]}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
@@ -57,7 +57,7 @@ def test_javas_producer_sees_what_it_sees_with_kafka(
 ) -> None:
     """With `transaction.version` 0 Java's producer uses the older protocol."""
     with BrokerProcess(tmp_path / "data", {**QUICK, "transaction.version": version}) as broker:
-        ours = told_by_java(broker.bootstrap, java)
+        ours = reported_by_java(broker.bootstrap, java)
         listed = run_kafka_class(
             "org.apache.kafka.tools.TransactionsCommand", "--bootstrap-server", broker.bootstrap, "list"
         )
@@ -71,7 +71,7 @@ def test_javas_producer_sees_what_it_sees_with_kafka(
     assert listed.stdout.count("Complete") == 2, listed.stdout
     assert len(hanging.stdout.strip().splitlines()) == 1, hanging.stdout
     if version == 2:
-        theirs = told_by_kafka(transactional_kafka.bootstrap, java)
+        theirs = reported_by_kafka(transactional_kafka.bootstrap, java)
         assert ours == theirs
 
 

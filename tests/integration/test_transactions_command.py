@@ -303,6 +303,6 @@ def test_the_doctor_says_which_transaction_a_group_waits_for(world: World, muste
     in_folder = {each.rule: each for each in read_folder([world.data], Selection(["readers"])).report().findings}
     assert in_folder.keys() == found.keys()
     for rule in ("hanging_transaction", "open_transaction"):
-        told = (in_folder[rule].sentence, found[rule]["sentence"])
-        assert len({re.sub(r"last batch was .* ago", "", sentence) for sentence in told}) == 1, told
+        reported = (in_folder[rule].sentence, found[rule]["sentence"])
+        assert len({re.sub(r"last batch was .* ago", "", sentence) for sentence in reported}) == 1, reported
         assert in_folder[rule].advice == found[rule]["advice"]

@@ -47,7 +47,7 @@ class Pair:
         return found
 
     def compare(
-        self, label: str, act: Act, *, mask: Callable[[Any], None] = lambda told: None, ends: bool = True
+        self, label: str, act: Act, *, mask: Callable[[Any], None] = lambda reported: None, ends: bool = True
     ) -> list[str]:
         """The differences between both brokers' answers that occur twice: Kafka verifies the transactions of several
         clients in one request, with the error codes of the first one's version, and one of them may belong to another
@@ -55,11 +55,11 @@ class Pair:
         return self._compare(label, act, mask, ends) and self._compare(label, act, mask, ends)
 
     def _compare(self, label: str, act: Act, mask: Callable[[Any], None], ends: bool) -> list[str]:
-        told = []
+        reported = []
         for side in self.sides():
             act(side)
-            mask(side.told)
-            told.append(side.told)
+            mask(side.reported)
+            reported.append(side.reported)
             if ends:
                 side.begin()  # leave nothing open
         ours, theirs = told
@@ -128,13 +128,14 @@ def test_init_producer_id(pair: Pair, state: str, tv2: bool) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def without_repeats(told: list[Any]) -> None:
+def without_repeats(reported: list[Any]) -> None:
     """A broker may still have something to finish, so a request may be repeated more often for one of them."""
-    for at in reversed(range(1, len(told))):
-        if told[at] == told[at - 1] or (
-            told[at - 1][0] == told[at][0] and told[at - 1][1].get("error_code") == "CONCURRENT_TRANSACTIONS"
+    for at in reversed(range(1, len(reported))):
+        if reported[at] == reported[at - 1] or (
+            reported[at - 1][0] == reported[at][0]
+            and reported[at - 1][1].get("error_code") == "CONCURRENT_TRANSACTIONS"
         ):
-            del told[at - 1]
+            del reported[at - 1]
 
 
 @pytest.mark.parametrize("tv2", [False, True], ids=["v1", "v2"])

@@ -29,7 +29,7 @@ import runpy, sys, threading, time
 from pyspark.sql import SparkSession
 
 def stop_at_rest():
-    "End queries that would run for ever, once they have read everything."
+    "End queries that would run forever, once they have read everything."
     while True:
         time.sleep(0.2)
         spark = SparkSession.getActiveSession() or SparkSession._instantiatedSession
@@ -104,8 +104,8 @@ def run(place: Place, *scripts: list[str]) -> str:
 
 
 def read(place: Place, topic: str) -> list[str]:
-    told = place.run(f"muster consume {topic} --from-beginning --timeout-ms 1000 2>/dev/null || true")
-    return sorted(told.splitlines())
+    reported = place.run(f"muster consume {topic} --from-beginning --timeout-ms 1000 2>/dev/null || true")
+    return sorted(reported.splitlines())
 
 
 def test_pipelines(place: Place, java: str, request: pytest.FixtureRequest) -> None:

@@ -117,15 +117,15 @@ class Place:
         self._running.append(process)
         return path.read_text
 
-    def wait_for(self, told: Callable[[], str], pattern: str) -> str:
+    def wait_for(self, reported: Callable[[], str], pattern: str) -> str:
         """Wait until a program of `start` has printed something."""
         deadline = time.monotonic() + PATIENCE_S
-        while not re.search(pattern, told()):
+        while not re.search(pattern, reported()):
             ended = [process for process in self._running if process.poll() is not None]
-            assert not ended, f"it ended without {pattern!r}:\n{told()}"
-            assert time.monotonic() < deadline, f"no {pattern!r} in:\n{told()}"
+            assert not ended, f"it ended without {pattern!r}:\n{reported()}"
+            assert time.monotonic() < deadline, f"no {pattern!r} in:\n{reported()}"
             time.sleep(0.1)
-        return told()
+        return reported()
 
     def run(self, command: str) -> str:
         """Run a line of a shell to its end; returns its output."""
@@ -179,14 +179,14 @@ def test_the_readmes_broker_clients_and_commands(place: Place) -> None:
     place.wait_for(
         place.python(sample("README.md", "Producer(", "for record in consumer")), r"""\d 0 b'\{"carrier": "UA"\}'"""
     )
-    told = place.run(describe)
-    assert re.search(r"delays +flights +\d +", told), told
+    reported = place.run(describe)
+    assert re.search(r"delays +flights +\d +", reported), reported
     for command in (
         *sample("README.md", "$ muster doctor").commands,
         *sample("history.md", "$ muster doctor").commands,
     ):
-        told = place.run(command)
-        assert "started" in told or told.startswith("wrote "), told
+        reported = place.run(command)
+        assert "started" in reported or reported.startswith("wrote "), reported
     [command] = sample("metrics.md", "$ muster lag").commands
     # The consumer commits every five seconds.
     place.wait_for(lambda: place.run(command), r"delays +\w+ +flights +\d +1 +1 +0 +0\.0")
@@ -225,8 +225,8 @@ def test_a_broker_for_tests_in_another_language(place: Place) -> None:
     place.redirect(8474, free_ports(1)[0])
     shown = sample("test-broker.md", "$ muster test-broker")
     start, export, *asks = shown.commands
-    told = place.wait_for(place.start(*shlex.split(start)), r"(?m)^control on ")
-    place.environment["TOKEN"] = told.split()[-1]
+    reported = place.wait_for(place.start(*shlex.split(start)), r"(?m)^control on ")
+    place.environment["TOKEN"] = reported.split()[-1]
     answers = re.findall(r"^(\{.*)$", shown.text, re.MULTILINE)
     for ask, answer in zip(asks, answers, strict=True):
         pattern = ".*".join(map(re.escape, answer.split("…")))
@@ -278,12 +278,12 @@ def test_the_readmes_spark_query(place: Place, java: str) -> None:
     serve(place, *AT_ONCE)
     place.run("muster topics create flights --partitions 8")
     place.run("""echo 'N14228={"carrier": "UA"}' | muster produce flights --key-separator =""")
-    told = place.python(sample("README.md", "muster.spark"))
+    reported = place.python(sample("README.md", "muster.spark"))
     done = place.folder / "out" / "_spark_metadata"  # Spark lists a batch's files there once all of them are complete
     deadline = time.monotonic() + PATIENCE_S
     values: list[object] = []
     while not values:
-        assert time.monotonic() < deadline, told()
+        assert time.monotonic() < deadline, reported()
         time.sleep(0.2)
         for batch in done.glob("[0-9]"):
             files = [unquote(urlparse(json.loads(line)["path"]).path) for line in batch.read_text().splitlines()[1:]]
@@ -302,20 +302,20 @@ def test_a_session_of_spark(place: Place, java: str) -> None:
     (place.folder / "sample.py").write_text(
         begin.text + read.text + write.text + end + once.text + end + "spark.stop()\n"
     )
-    told = place.run(f"{sys.executable} sample.py")
-    assert re.search(r"\| +UA\|", told), told
-    assert re.search(r"(?m)^Progress\(query='flights', batch=\d+, .*group='delays-", told), told
+    reported = place.run(f"{sys.executable} sample.py")
+    assert re.search(r"\| +UA\|", reported), reported
+    assert re.search(r"(?m)^Progress\(query='flights', batch=\d+, .*group='delays-", reported), reported
     for topic in ("carriers-copied", "carriers-once"):
-        told = place.run(f"muster consume {topic} --from-beginning --until-end --format '%k %s\n'")
-        assert sorted(told.split("\n")) == ["", "N14228 UA", "N804JB B6"], topic
+        reported = place.run(f"muster consume {topic} --from-beginning --until-end --format '%k %s\n'")
+        assert sorted(reported.split("\n")) == ["", "N14228 UA", "N804JB B6"], topic
 
 
 def test_a_member_that_speaks_as_the_drafts_did(place: Place) -> None:
     [command] = sample("server-assigned.md", "$ muster serve").commands
     place.wait_for(place.start(*shlex.split(command)), r"(?m)^muster \S+ ready on ")
     place.run("muster topics create flights --partitions 2")
-    told = place.python(sample("server-assigned.md", "ServerAssignedConsumer("))
-    await_words(place, told, "muster groups describe reports-daily --members 2>&1 || true", r"reports-daily .* 2\b")
+    reported = place.python(sample("server-assigned.md", "ServerAssignedConsumer("))
+    await_words(place, reported, "muster groups describe reports-daily --members 2>&1 || true", r"reports-daily .* 2\b")
     place.end_last()
 
 
@@ -324,10 +324,10 @@ def test_a_consumer_that_zookeeper_coordinates(place: Place, own_zookeeper: ZooK
     command = "muster serve --zookeeper localhost:2181/kafka --broker-id 1"
     place.wait_for(place.start(*command.split()), r"(?m)^muster \S+ ready on ")
     place.run("muster topics create flights --partitions 2")
-    told = place.python(sample("watchers.md", "WatcherConsumer("))
+    reported = place.python(sample("watchers.md", "WatcherConsumer("))
     owner = "get('/kafka/consumers/delays/owners/flights/1')[0]"
     look = f"from kazoo.client import KazooClient as K; k = K('localhost:2181'); k.start(); print(k.{owner}); k.stop()"
-    await_words(place, told, f'{sys.executable} -c "{look}" 2>&1 || true', r"(?m)^b'delays_")
+    await_words(place, reported, f'{sys.executable} -c "{look}" 2>&1 || true', r"(?m)^b'delays_")
     place.end_last()
 
 
@@ -361,46 +361,46 @@ def test_many_records_at_a_time(place: Place) -> None:
     assert sorted(re.findall(r"\{.+?\}", text))[0].startswith("{'carrier': 'B6',")
     assert text.count("None") == 4
     place.end_last()
-    told = place.start(sys.executable, str(EXAMPLES / "concurrent_async.py"))
-    lines = place.wait_for(told, r"(?:.+\n){4}").splitlines()
+    reported = place.start(sys.executable, str(EXAMPLES / "concurrent_async.py"))
+    lines = place.wait_for(reported, r"(?:.+\n){4}").splitlines()
     assert sorted(lines) == ["B6 late", "B6 late", "UA late", "UA on time"]
     place.end_last()
-    assert "'handled': 4," in told()
-    told = place.start(sys.executable, str(EXAMPLES / "concurrent_processes.py"))
-    lines = place.wait_for(told, r"(?:.+\n){4}").splitlines()
+    assert "'handled': 4," in reported()
+    reported = place.start(sys.executable, str(EXAMPLES / "concurrent_processes.py"))
+    lines = place.wait_for(reported, r"(?:.+\n){4}").splitlines()
     assert sorted(line.split()[0] for line in lines) == ["B6", "B6", "UA", "UA"]
     place.end_last()
-    assert told().splitlines() == lines
+    assert reported().splitlines() == lines
 
 
 def test_each_late_flight_is_written_once(place: Place) -> None:
     flights(place)
     place.run("muster topics create late-flights --partitions 1")
-    told = place.start(sys.executable, str(EXAMPLES / "exactly_once.py"))
-    place.wait_for(told, r"flights done")
+    reported = place.start(sys.executable, str(EXAMPLES / "exactly_once.py"))
+    place.wait_for(reported, r"flights done")
     place.end_last()
     place.start(sys.executable, str(EXAMPLES / "exactly_once.py"))
     place.run("""echo '{"carrier": "AA", "delay": 3}' | muster produce flights --partition 1""")
     command = "muster consume late-flights --from-beginning -o isolation.level=read_committed"
-    told = place.start(*command.split())
-    lines = place.wait_for(told, r"(?:.+\n){4}").splitlines()
+    reported = place.start(*command.split())
+    lines = place.wait_for(reported, r"(?:.+\n){4}").splitlines()
     assert sorted(json.loads(line)["carrier"] for line in lines) == ["AA", "B6", "B6", "UA"]
 
 
 def test_a_trace_goes_through_kafka(place: Place) -> None:
     serve(place, *AT_ONCE)
-    told = place.run(f"{sys.executable} {EXAMPLES / 'opentelemetry_trace.py'}")
+    reported = place.run(f"{sys.executable} {EXAMPLES / 'opentelemetry_trace.py'}")
     decoder, spans = json.JSONDecoder(), []
-    while (start := told.find("{")) >= 0:
-        span, end = decoder.raw_decode(told, start)
+    while (start := reported.find("{")) >= 0:
+        span, end = decoder.raw_decode(reported, start)
         spans.append(span)
-        told = told[end:]
+        reported = reported[end:]
     sent, received = spans
     assert (sent["name"], received["name"]) == ("send traced", "receive traced")
     assert received["parent_id"] == sent["context"]["span_id"]
     assert received["context"]["trace_id"] == sent["context"]["trace_id"]
     assert sent["attributes"] == received["attributes"] == {"messaging.kafka.offset": 0}
-    assert told.strip() == "b'hello'"
+    assert reported.strip() == "b'hello'"
 
 
 TWICE = """
@@ -419,8 +419,8 @@ def test_each_record_once_where_a_batch_is_run_twice(place: Place, java: str) ->
     flights(place)
     scripts = [str(EXAMPLES / name) for name in ("spark_once_parquet.py", "spark_once_sqlite.py")]
     (place.folder / "both.py").write_text(TWICE.format(scripts=scripts))
-    told = place.start(sys.executable, "both.py")
-    place.wait_for(told, "written 1")
+    reported = place.start(sys.executable, "both.py")
+    place.wait_for(reported, "written 1")
     assert rows_written(place) == ([0, 0, 1, 2], [0, 0, 1, 2])
     for name in ("parquet", "sqlite"):
         # As after a crash between the sink's write and Spark's own commit.
@@ -430,7 +430,7 @@ def test_each_record_once_where_a_batch_is_run_twice(place: Place, java: str) ->
             path.unlink(missing_ok=True)
     place.run("""echo '{"carrier": "AA", "delay": 0}' | muster produce flights --partition 1""")
     (place.folder / "again").touch()
-    place.wait_for(told, "written 2")
+    place.wait_for(reported, "written 2")
     assert rows_written(place) == ([0, 0, 1, 1, 2], [0, 0, 1, 1, 2])
 
 
@@ -456,9 +456,9 @@ def test_a_cluster_that_wants_tls_and_a_password(place: Place, secure_kafka: Sec
 
 def test_errors_by_their_root(place: Place) -> None:
     serve(place, *AT_ONCE)
-    told = place.python(sample("errors.md", "except KafkaError"))
+    reported = place.python(sample("errors.md", "except KafkaError"))
     read = "muster consume flights --from-beginning --max-messages 1 --timeout-ms 500 2>&1 || true"
-    await_words(place, told, read, "late")
+    await_words(place, reported, read, "late")
 
 
 CLIENTS = ("kafka-python", "aiokafka", "confluent-kafka", "muster", "muster for asyncio")
@@ -530,10 +530,10 @@ def test_values_with_a_schema_from_a_registry(place: Place) -> None:
     place.run("muster topics create flights")
     with fake_registry() as registry:
         place.redirect(8081, registry.port)
-        told = place.run(f"{sys.executable} {EXAMPLES / 'schema_registry.py'}")
+        reported = place.run(f"{sys.executable} {EXAMPLES / 'schema_registry.py'}")
         # Each schema is requested once.
         assert registry.asked == ["POST /subjects/flights-value/versions", "GET /schemas/ids/1"]
-    first, second, third = told.splitlines()
+    first, second, third = reported.splitlines()
     assert (first, second) == ("0 Flight {'carrier': 'UA'}", "1 Flight {'carrier': 'B6'}")
     assert third.startswith("set aside: the value of the record at offset 2 of flights-0 cannot be deserialized")
     aside = place.run("muster consume flights-unreadable --from-beginning --max-messages 1")
@@ -554,18 +554,18 @@ def test_an_admins_day(place: Place, kafka_broker: KafkaBroker) -> None:
             if "describe" in command or "produce" in command or "consume" in command:
                 await_words(place, lambda: "", command, rf"\A{pattern}\Z")  # a broker learns of changes a moment later
             else:
-                told = place.run(command)
-                assert re.fullmatch(pattern, told), f"$ {command}\n{told}"
+                reported = place.run(command)
+                assert re.fullmatch(pattern, reported), f"$ {command}\n{reported}"
     place.run("muster topics delete departures && muster groups delete reports")
-    told = place.wait_for(place.python(sample("admin.md", "Admin(")), r"\n\{\}\n")
-    assert re.search(r"\{'arrivals': None\}\n\{.*\): 0\}\n\{.*\): None\}\n", told), told
+    reported = place.wait_for(place.python(sample("admin.md", "Admin(")), r"\n\{\}\n")
+    assert re.search(r"\{'arrivals': None\}\n\{.*\): 0\}\n\{.*\): None\}\n", reported), reported
 
 
-def await_words(place: Place, told: Callable[[], str], command: str, pattern: str) -> None:
+def await_words(place: Place, reported: Callable[[], str], command: str, pattern: str) -> None:
     """Repeat a command until its output matches the pattern."""
     deadline = time.monotonic() + PATIENCE_S
     while not re.search(pattern, said := place.run(command)):
-        assert time.monotonic() < deadline, f"{said}\n{told()}"
+        assert time.monotonic() < deadline, f"{said}\n{reported()}"
         time.sleep(0.5)
 
 

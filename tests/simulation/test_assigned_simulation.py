@@ -32,9 +32,9 @@ def test_whatever_happens_the_coordinator_assigns_as_promised(chunk: range) -> N
 @pytest.mark.slow
 def test_lives_differ_and_are_eventful() -> None:
     lives = [simulate_assigned(seed) for seed in range(26)]
-    told = "\n".join(cluster.story for cluster in lives)
+    reported = "\n".join(cluster.story for cluster in lives)
     for word in ("has no leader", "has a leader again", "MemberFenced", "MemberExpired", "is deposed", "a sync fails"):
-        assert word in told, word
+        assert word in reported, word
     events = [event for cluster in lives for event in cluster.brokers.coordinators.events]
     causes = {event.cause for event in events if isinstance(event, RebalanceStarted)}
     assert {EventCause.LEADERS_LOST, EventCause.PARTITIONS_GAINED, EventCause.TOPIC_DELETED} <= causes

@@ -22,4 +22,4 @@ def test_lives_are_eventful() -> None:
         world.run()
     assert {"crash", "close", "freeze", "cut", "kill"} <= {fault for world in worlds for fault in world.faults}
     assert sum(world.repeats for world in worlds) > 0
-    assert sum(world.told_late for world in worlds) > 0
+    assert sum(world.reported_late for world in worlds) > 0

@@ -35,7 +35,7 @@ def test_a_seed_tells_the_same_story_in_every_process() -> None:
         "import hashlib; from tests.simulator import simulate\n"
         "for seed in (2, 5, 12, 20): print(hashlib.sha256(simulate(seed).story.encode()).hexdigest())"
     )
-    told = [
+    reported = [
         subprocess.run(
             [sys.executable, "-c", program],
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
@@ -45,16 +45,16 @@ def test_a_seed_tells_the_same_story_in_every_process() -> None:
         ).stdout
         for hash_seed in ("1", "2")
     ]
-    assert told[0] == told[1]
-    assert len(set(told[0].split())) == 4
-    assert told[0].split()[0] == hashlib.sha256(simulate(2).story.encode()).hexdigest()
+    assert reported[0] == reported[1]
+    assert len(set(reported[0].split())) == 4
+    assert reported[0].split()[0] == hashlib.sha256(simulate(2).story.encode()).hexdigest()
 
 
 @pytest.mark.slow
 def test_lives_differ_and_are_eventful() -> None:
     """The seeds reach what they should: rebalances, every fault, every way of losing a partition."""
     lives = [simulate(seed) for seed in range(100)]
-    told = "\n".join(cluster.story for cluster in lives)
+    reported = "\n".join(cluster.story for cluster in lives)
     for word in (
         "crashes", "freezes", "is closed", "unsubscribes", "seeks t", "pauses [T", "only", "stays away",
         "dies", "resigns", "is deposed", "stands still", "learns that", "cuts", "(to client)", "resets", "loses slot",
@@ -63,7 +63,7 @@ def test_lives_differ_and_are_eventful() -> None:
         "revoked t", "lost t", "MemberFenced", "MemberExpired", "NOT_COORDINATOR", "FENCED_INSTANCE_ID",
         "GROUP_MAX_SIZE_REACHED", "poll was not called", "everything is well but", "all leave: expiry", "deletes group",
     ):  # fmt: skip
-        assert word in told, word
+        assert word in reported, word
     assert sum(cluster.invariants.rebalances for cluster in lives) > 300
     # What no group can discover on its own (`needs_operator`) is rare: hardly any group has to be rebalanced by hand.
     assert sum(cluster.operator_helped for cluster in lives) <= 2

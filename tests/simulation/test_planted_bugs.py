@@ -48,18 +48,18 @@ def test_an_offset_is_returned_before_it_is_durable(monkeypatch):
         real(served, [reply for reply in replies if reply not in now])
 
     monkeypatch.setattr(ServedShard, "answer", hasty)
-    assert_caught("was told of .* durable since the question|after the restart", lazy_log=True)
+    assert_caught("was returned for .* durable since the request|after the restart", lazy_log=True)
 
 
 def test_commits_are_acknowledged_that_could_not_be_written(monkeypatch):
     monkeypatch.setattr(shard, "error_for_lost", lambda answer, error: answer)
-    assert_caught("was acknowledged for|which is not durable|is none any more acknowledged|is not durable")
+    assert_caught("was acknowledged for|which is not durable|was deposed acknowledged|is not durable")
 
 
 def test_a_fenced_member_that_commits_gets_unknown_member_id(monkeypatch):
     real = classic.check_generation
     monkeypatch.setattr(classic_group, "check_generation", lambda group, who, _, at: real(group, who, None, at))
-    assert_caught("was fenced, but|was told that it is fenced", static=True, fetch=True, commits=("async",), members=3)
+    assert_caught("was fenced, but|knows that it is fenced", static=True, fetch=True, commits=("async",), members=3)
 
 
 def test_a_member_is_expired_though_its_sync_was_answered_just_now(monkeypatch):
@@ -73,7 +73,7 @@ def test_a_member_is_expired_though_its_sync_was_answered_just_now(monkeypatch):
 
     monkeypatch.setattr(classic, "_answer_sync", forgetful)
     assert_caught(
-        "expired, though it was heard of|expired while|still a member|not stable",
+        "expired, though it was heard from|expired while|still a member|not stable",
         members=5,
         static=False,
         session_timeout_ms=6_000,

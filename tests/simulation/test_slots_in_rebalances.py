@@ -77,12 +77,12 @@ class Joiner:
             self.member_id, self.generation = answer.member_id, answer.generation_id
             shares = [Share(each.member_id, b"x") for each in answer.members]
             request = SyncGroupRequest(self.group_id, self.generation, self.member_id, assignments=shares)
-            self._ask(request, 3, self._told)
+            self._ask(request, 3, self._reported)
         else:
             self.member_id = answer.member_id if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED else ""
             self._join()
 
-    def _told(self, answer: Any) -> None:
+    def _reported(self, answer: Any) -> None:
         match answer.error_code:
             case ErrorCode.NONE:
                 self._later(500, self._heartbeat)
@@ -93,7 +93,7 @@ class Joiner:
                 self._join()
 
     def _heartbeat(self) -> None:
-        self._ask(HeartbeatRequest(self.group_id, self.generation, self.member_id), 3, self._told)
+        self._ask(HeartbeatRequest(self.group_id, self.generation, self.member_id), 3, self._reported)
 
 
 def formed(world: SlotWorld, members: list[Joiner]) -> bool:

@@ -43,8 +43,8 @@ class SimClient:
         world = self.world
         self._asked += 1
         asked = self._asked
-        told = [node.keeper.owner(world.slot_of(self.group_id)) for node in world.nodes.values()]
-        node = world.nodes.get(world.rng.choice(told) or 0) if told else None
+        reported = [node.keeper.owner(world.slot_of(self.group_id)) for node in world.nodes.values()]
+        node = world.nodes.get(world.rng.choice(reported) or 0) if reported else None
         if node is None:
             world.clock.call_later(200, self._go)
             return

@@ -22,7 +22,7 @@ from tests.simulator.transactions.life import simulate_transactions
 from tests.simulator.transactions.plan import Plan
 from tests.simulator.transactions.planted import caught_with
 
-UNWELL = "all is well, and last could not write|has ended without a reason"
+UNWELL = "everything works, but last could not write|has ended without a reason"
 
 
 def real(plan: Plan) -> bool:
@@ -82,7 +82,7 @@ def test_an_end_that_counts_as_done_while_the_last_is_being_completed(monkeypatc
             reply.error_code = ErrorCode.NONE
 
     change_ends(monkeypatch, hasty)
-    caught_with(f"{UNWELL}|was told that it is committed", v2)
+    caught_with(f"{UNWELL}|was reported as committed", v2)
 
 
 @pytest.mark.slow
@@ -154,7 +154,7 @@ def test_a_fenced_producer_that_aborts_and_continues(monkeypatch):
         current.end_producer = current.fail
 
     monkeypatch.setattr(ProducerTransactions, "__init__", init)
-    caught_with("do not come to an end|could not write", real)
+    caught_with("do not end|could not write", real)
 
 
 @pytest.mark.slow
@@ -195,11 +195,11 @@ def test_a_batch_that_is_renumbered_when_it_is_sent_again(monkeypatch):
         original(book, batch)
 
     monkeypatch.setattr(TransactionSequences, "assign", anew)
-    caught_with("was committed with|is at .* and was told", real)
+    caught_with("was committed with|is at .* and was reported", real)
 
 
 @pytest.mark.slow
 def test_an_abort_in_v1_that_does_not_ask_for_the_next_epoch(monkeypatch):
     never = property(lambda _: False, lambda _, _value: None)
     monkeypatch.setattr(ProducerTransactions, "raises_epoch", never, raising=False)
-    caught_with(f"{UNWELL}|do not come to an end|was committed with", v1)
+    caught_with(f"{UNWELL}|do not end|was committed with", v1)

@@ -46,8 +46,8 @@ def test_a_seed_tells_the_same_story_again() -> None:
 
 def test_lives_are_eventful() -> None:
     lives = [simulate_watchers(seed) for seed in range(25)]
-    told = "\n".join(life.story for life in lives)
-    assert all(word in told for word in (*ORDERLY[:2], *FAULTS)), told
+    reported = "\n".join(life.story for life in lives)
+    assert all(word in reported for word in (*ORDERLY[:2], *FAULTS)), reported
     assert any(watcher.member.conflicts for life in lives for watcher in life.watchers)
 
 

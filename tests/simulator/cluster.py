@@ -204,7 +204,7 @@ class SimCluster:
             not self.clock.run_until(self.has_settled, 100)
             or {(member.group_id, member.generation_id) for member in self.alive} != generations
         ):
-            raise InvariantError(f"nothing happens, but the group goes on rebalancing: {self.alive}")
+            raise InvariantError(f"nothing happens, but the group keeps rebalancing: {self.alive}")
         self.invariants.check_no_ticket_left()
         return took
 

@@ -224,14 +224,14 @@ class SimCoordinators:
         def compare(answer: Any) -> None:
             [group] = answer.groups
             if coordinator is self.current and not group.error_code:
-                told = {
+                reported = {
                     TopicPartition(topic.name, each.partition_index): Committed(
                         each.committed_offset, each.committed_leader_epoch, each.metadata or ""
                     )
                     for topic in group.topics
                     for each in topic.partitions
                 }
-                self.invariants.loaded(group_id, told)
+                self.invariants.loaded(group_id, reported)
 
         groups = [m.OffsetFetchRequestGroup(group_id, topics=None)]
         coordinator.runtime.submit(m.OffsetFetchRequest(groups=groups), Client("checker", "", 9), compare)

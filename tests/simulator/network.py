@@ -185,14 +185,14 @@ class Link:
         if self._timer is not None:
             self._timer.cancel()
         self._network.forget(self)
-        told = [
+        reported = [
             (w, failure if not i else Failure(FailureKind.DISCONNECTED, failure.message))
             for i, w in enumerate(self.in_flight)
         ]
-        told += [(w, Failure(FailureKind.UNREACHABLE, failure.message)) for w in self.queue]
+        reported += [(w, Failure(FailureKind.UNREACHABLE, failure.message)) for w in self.queue]
         self.in_flight.clear()
         self.queue.clear()
-        for waiting, why in told:
+        for waiting, why in reported:
             self.driver.deliver(waiting.send, why)
         self.driver.on_closed(self)
 

@@ -158,7 +158,9 @@ class SimProducer:
                 self._flushes.remove(flush)
                 self._core.end_flush()
             elif not left:
-                raise InvariantError(f"a flush of {self.name} goes on, though all is settled that it waits for")
+                raise InvariantError(
+                    f"a flush of {self.name} continues, though everything that it waits for is settled"
+                )
 
     # --- invariants ----------------------------------------------------------------------------------------------
 
@@ -185,7 +187,7 @@ class SimProducer:
         for number in sorted(found):
             [(partition, offset)] = found[number]
             if offset < last.get(partition, -1):
-                raise InvariantError(f"record {number} of {self.name} stands before an earlier one in {partition}")
+                raise InvariantError(f"record {number} of {self.name} comes before an earlier one in {partition}")
             last[partition] = offset
 
     def _written(self) -> dict[int, list[tuple[TopicPartition, int]]]:
@@ -311,10 +313,12 @@ class _Life:
                 self._send(producer)
             producer.flush()
             if not cluster.clock.run_until(lambda: not producer.is_flushing, 10_000):  # noqa: B023
-                raise InvariantError(f"all is well, and a flush of {producer.name} does not end")
+                raise InvariantError(f"everything works, but a flush of {producer.name} does not end")
             lost = [n for n in range(first, len(producer.sent)) if producer.settled[n] is not None]
             if lost or len(producer.sent) == first:
-                raise InvariantError(f"all is well, and {producer.name} could not send: {producer.settled[lost[0]]}")
+                raise InvariantError(
+                    f"everything works, but {producer.name} could not send: {producer.settled[lost[0]]}"
+                )
 
     def _end(self, producer: SimProducer) -> None:
         """Close in the middle of the life."""

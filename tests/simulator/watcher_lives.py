@@ -35,7 +35,7 @@ class WatcherLife:
         self.rng = Random(seed)
         self.seed = seed
         self.clock = VirtualClock()
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self.zookeeper = SimZooKeeper(
             self.clock,
             Random(self.rng.getrandbits(64)),
@@ -55,11 +55,11 @@ class WatcherLife:
     @property
     def story(self) -> str:
         """The events, a line each."""
-        return "\n".join(self.told)
+        return "\n".join(self.reported)
 
     def tell(self, text: str) -> None:
         """Record an event."""
-        self.told.append(f"{self.clock.now:>7} {text}")
+        self.reported.append(f"{self.clock.now:>7} {text}")
 
     def alive(self) -> list[SimWatcher]:
         """The running members."""
@@ -184,7 +184,7 @@ class WatcherLife:
 
     def _fail(self, text: str) -> None:
         notices = [f"{w.name}: {tell.message}" for w in self.watchers for tell in w.notices[-3:]]
-        raise InvariantError("\n".join([f"seed {self.seed}: {text}", *self.told, *notices]))
+        raise InvariantError("\n".join([f"seed {self.seed}: {text}", *self.reported, *notices]))
 
 
 def simulate_watchers(seed: int, happenings: Iterable[str] = ORDERLY + FAULTS, steps: int = 25) -> WatcherLife:

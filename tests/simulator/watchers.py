@@ -97,7 +97,7 @@ class SimWatcher:
         self.name = settings.consumer_id
         self.member = WatcherMember(settings, subscription)
         self.notices: list[NotifyUser] = []
-        self.told_of: list[GiveUp] = []
+        self.give_ups: list[GiveUp] = []
         """The partitions that its user was notified of losing."""
         self.brokers: list[znodes.BrokerRegistration] = []
         """The partitions from which it reads."""
@@ -218,7 +218,7 @@ class SimWatcher:
                 self._topics.stops(self.name)
                 self._later(self._rng.randint(0, self._stop_ms), reply, dict(self._positions))
             case GiveUp():
-                self.told_of.append(what)
+                self.give_ups.append(what)
                 self._later(0, reply, None)
             case StartFetching():
                 self._start(what)

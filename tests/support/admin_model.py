@@ -86,8 +86,8 @@ UNKNOWN = Answer(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 DONE = Answer(ErrorCode.NONE)
 
 
-def after(state: State, ask: Ask, told: Answer | None) -> tuple[Answer, State]:
-    """The answer to a request in a state, and the resulting state. The id of a new topic is taken from `told`."""
+def after(state: State, ask: Ask, reported: Answer | None) -> tuple[Answer, State]:
+    """The answer to a request in a state, and the resulting state. The id of a new topic is taken from `reported`."""
     if isinstance(state, frozenset):
         assert isinstance(ask, Alter)
         return DONE, altered(state, ask)
@@ -95,7 +95,7 @@ def after(state: State, ask: Ask, told: Answer | None) -> tuple[Answer, State]:
         case Create(partitions, settings):
             if state is not None:
                 return Answer(ErrorCode.TOPIC_ALREADY_EXISTS), state
-            value = told.value if told is not None else None
+            value = reported.value if reported is not None else None
             return Answer(ErrorCode.NONE, value), Topic(
                 value if isinstance(value, bytes) else None, partitions, settings
             )

@@ -49,8 +49,8 @@ async def stored(broker: Broker, topic: str, index: int, value: bytes = b"v") ->
 def leaders(broker: Broker, topic: str) -> dict[int, tuple[int, int]]:
     found = broker.topics.get(topic)
     count = found.partitions if found is not None else 0
-    told = {index: broker.cluster.leadership(topic, index) for index in range(count)}
-    return {index: (one.leader, one.leader_epoch) for index, one in told.items()}
+    reported = {index: broker.cluster.leadership(topic, index) for index in range(count)}
+    return {index: (one.leader, one.leader_epoch) for index, one in reported.items()}
 
 
 def ends(broker: Broker, topic: str) -> dict[int, int]:

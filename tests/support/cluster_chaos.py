@@ -121,7 +121,9 @@ def judge_unclean(facts: Facts, may_be_lost: set[str]) -> list[str]:
     """
     there = {row for rows in facts.log.values() for row in rows}
     values = {value for _, value in map(_without_epoch, there)}
-    kept = {value: told for value, told in facts.acknowledged.items() if value in values or value not in may_be_lost}
+    kept = {
+        value: reported for value, reported in facts.acknowledged.items() if value in values or value not in may_be_lost
+    }
     runs = {
         group: [(place, [_without_epoch(row) for row in rows if row in there]) for place, rows in found]
         for group, found in facts.runs.items()
@@ -139,12 +141,12 @@ def _lost(facts: Facts) -> Iterator[str]:
     total = sum(map(len, facts.log.values()))
     if total != len(at):
         yield f"{total - len(at)} records were written twice"
-    for value, told in facts.acknowledged.items():
+    for value, reported in facts.acknowledged.items():
         found = at.get(value)
         if found is None:
-            yield f"{value} was acknowledged at {told.offset} and is lost"
-        elif told.offset >= 0 and found != (TopicPartition(told.topic, told.partition), told.offset):
-            yield f"{value} was acknowledged at {told.offset} and is at {found}"
+            yield f"{value} was acknowledged at {reported.offset} and is lost"
+        elif reported.offset >= 0 and found != (TopicPartition(reported.topic, reported.partition), reported.offset):
+            yield f"{value} was acknowledged at {reported.offset} and is at {found}"
     for value, error in list(facts.failed.items())[:3]:
         yield f"{value} failed: {error}"
 
@@ -221,7 +223,7 @@ class Writer(Worker):
         self.count = 0
         super().__init__(facts, name)
 
-    def told(self, value: str) -> Callable[[RecordMetadata | None, BaseException | None], None]:
+    def reported(self, value: str) -> Callable[[RecordMetadata | None, BaseException | None], None]:
         """Record the outcome of one record."""
 
         def on_delivery(metadata: RecordMetadata | None, error: BaseException | None) -> None:
@@ -240,7 +242,7 @@ class Writer(Worker):
             "topic": self.topic,
             "value": value.encode(),
             "partition": number % self.partitions,
-            "on_delivery": self.told(value),
+            "on_delivery": self.reported(value),
         }
 
     def work(self) -> None:

@@ -30,7 +30,7 @@ QUICK = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 500}
 
 
 @dataclass
-class Told:
+class Reported:
     """What the client learned about its transactions, by number, and what exists at the end."""
 
     committed: list[int] = field(default_factory=list)
@@ -42,30 +42,30 @@ class Told:
     offset: int = -1
 
 
-def judge_transactions(told: Told) -> Iterator[str]:
+def judge_transactions(reported: Reported) -> Iterator[str]:
     """What is wrong; nothing if everything is fine."""
     where: dict[int, set[int]] = {}
-    for partition, numbers in told.read.items():
+    for partition, numbers in reported.read.items():
         for number in numbers:
             where.setdefault(number, set()).add(partition)
         if len(numbers) != len(set(numbers)):
             yield f"partition {partition} has a transaction twice"
-    whole = set(told.read)
+    whole = set(reported.read)
     for number, partitions in sorted(where.items()):
         if partitions != whole:
             yield f"transaction {number} is only in partitions {sorted(partitions)}"
     yield from (f"transaction {number} was committed and is lost" for number in told.committed if number not in where)
     yield from (f"transaction {number} was aborted and is there" for number in told.aborted if number in where)
     last = max(where, default=-1)
-    if told.offset != last:
-        yield f"the group's offset is that of transaction {told.offset}, the last one there is {last}"
+    if reported.offset != last:
+        yield f"the group's offset is that of transaction {reported.offset}, the last one there is {last}"
 
 
 class Transactions(Worker):
     """A producer with one transactional id, which is created again when it cannot continue."""
 
     def __init__(self, facts: Facts, cluster: Cluster, seed: int) -> None:
-        self.told = Told()
+        self.reported = Reported()
         self.topic = self.group = self.transactional_id = f"transactions-{uuid.uuid4().hex[:6]}"
         self.troubles: list[str] = []
         self._cluster = cluster
@@ -118,17 +118,17 @@ class Transactions(Worker):
             if commits:
                 ends = True
                 producer.commit_transaction(STEP_S)
-                self.told.committed.append(number)
+                self.reported.committed.append(number)
                 return
         except KafkaException as error:
             found: KafkaError = error.args[0]
             self.troubles.append(f"{number}: {found}")
             if ends and not found.txn_requires_abort():
                 # It may have been committed anyway: only an error that requires an abort says that it was not.
-                self.told.unknown.append(number)
+                self.reported.unknown.append(number)
                 raise
             if not found.txn_requires_abort() and not found.retriable():
-                self.told.unknown.append(number)
+                self.reported.unknown.append(number)
                 raise
         self._abort(producer, number)
 
@@ -136,9 +136,9 @@ class Transactions(Worker):
         try:
             producer.abort_transaction(STEP_S)
         except KafkaException:
-            self.told.unknown.append(number)
+            self.reported.unknown.append(number)
             raise
-        self.told.aborted.append(number)
+        self.reported.aborted.append(number)
 
     def _consumer(self) -> Consumer:
         return Consumer(
@@ -153,10 +153,10 @@ class Transactions(Worker):
 
     def more(self) -> None:
         """Wait until some more transactions have been committed."""
-        before = len(self.told.committed)
+        before = len(self.reported.committed)
         deadline = time.monotonic() + PATIENCE_S
-        while len(self.told.committed) < before + 3:
-            assert time.monotonic() < deadline, (self.facts.errors, self.told, self.troubles[-20:])
+        while len(self.reported.committed) < before + 3:
+            assert time.monotonic() < deadline, (self.facts.errors, self.reported, self.troubles[-20:])
             time.sleep(0.05)
 
     def wrong(self) -> list[str]:
@@ -165,7 +165,7 @@ class Transactions(Worker):
         consumer = self._consumer()
         ends = self._ends(READ_COMMITTED)
         consumer.assign([TopicPartition(self.topic, partition, 0) for partition in ends])
-        self.told.read = {partition: [] for partition in ends}
+        self.reported.read = {partition: [] for partition in ends}
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and any(
             position.offset < ends[position.partition]
@@ -173,11 +173,11 @@ class Transactions(Worker):
         ):
             message = consumer.poll(0.2)
             if message is not None and message.error() is None:
-                self.told.read[message.partition()].append(int(message.value()))
+                self.reported.read[message.partition()].append(int(message.value()))
         [offset] = consumer.committed([TopicPartition(self.topic, 0)], 60)
         consumer.close()
-        self.told.offset = max(offset.offset, -1)
-        return list(judge_transactions(self.told))
+        self.reported.offset = max(offset.offset, -1)
+        return list(judge_transactions(self.reported))
 
     def _is_stable(self) -> bool:
         """Whether no transaction is open in any partition."""

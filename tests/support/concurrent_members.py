@@ -49,7 +49,7 @@ class World:
         self.fails = rng.choice([0, 5])
         self.assignor = rng.choice(["range", "cooperative-sticky"])
         self.handled: dict[TopicPartition, set[int]] = {}
-        self.repeats = self.told_late = 0
+        self.repeats = self.reported_late = 0
         self.faults: list[str] = []
         self._count = 0
 
@@ -169,7 +169,7 @@ class ManyAtATime(Application):
         super().__init__(member)
         self.world = world
         self.many = ConcurrentCore(world.rules)
-        self.told: dict[TopicPartition, set[int]] = {}
+        self.reported: dict[TopicPartition, set[int]] = {}
         self.commit_at = self.clock.now + COMMIT_MS
         self.committing = False
 
@@ -218,8 +218,8 @@ class ManyAtATime(Application):
     def _pump(self) -> None:
         while (job := self.many.start(self.clock.now)) is not None:
             partition, offset = job.progress.partition, job.record.offset
-            if offset in self.told[partition]:
-                raise InvariantError(f"{self.member.name} was told that {offset} of {partition} is done")
+            if offset in self.reported[partition]:
+                raise InvariantError(f"{self.member.name} knew that {offset} of {partition} is done")
             self.world.check_start(partition, offset)
             self.clock.call_later(self.member.rng.choice([1, 20, 20, 300]), self._end, job)
         for job in self.many.take_dead_letters():
@@ -264,7 +264,7 @@ class ManyAtATime(Application):
         self.world.done(partition, offset)
         self.offsets.handled(partition, [offset])
         if not job.is_void:
-            self.told[partition].add(offset)
+            self.reported[partition].add(offset)
 
     # --- committing, and giving partitions up ------------------------------------------------------------------------
 
@@ -303,13 +303,13 @@ class ManyAtATime(Application):
         for partition in partitions:
             known = committed.get(partition)
             self.many.assign(partition, known)
-            self.told[partition] = set()
+            self.reported[partition] = set()
             if known is not None:
                 left = decode(partition, known.offset, known.metadata)
-                self.told[partition] = set(range(known.offset))
+                self.reported[partition] = set(range(known.offset))
                 if left is not None:
-                    self.told[partition] |= set(range(known.offset, left.end)) - set(left.holes)
-                    self.world.told_late += len(self.told[partition]) - known.offset
+                    self.reported[partition] |= set(range(known.offset, left.end)) - set(left.holes)
+                    self.world.reported_late += len(self.reported[partition]) - known.offset
 
     def _hand_over(self, partitions: tuple[TopicPartition, ...]) -> Program:
         self.many.close(partitions)

@@ -72,7 +72,7 @@ class Process:
         self.burying: list[Job] = []
         self.places: dict[TopicPartition, OffsetAndMetadata] = {}
         self.paused: set[TopicPartition] = set()
-        self.told: dict[TopicPartition, set[Mark]] = {}
+        self.reported: dict[TopicPartition, set[Mark]] = {}
         """The records that this owner knows are done, or has done."""
 
 
@@ -223,7 +223,7 @@ class World:
         self.move(process)
         offsets = process.core.to_commit()
         self.check_commit(process, offsets)
-        fate = self.rng.choice(["good", "good", "not told", "lost"])
+        fate = self.rng.choice(["good", "good", "not reported", "lost"])
         if fate != "lost":
             self.committed |= offsets
         if fate == "good":
@@ -276,7 +276,7 @@ class World:
     def give_up(self, process: Process, partitions: list[TopicPartition]) -> None:
         process.core.give_up(partitions)
         for partition in partitions:
-            del self.owner[partition], process.places[partition], process.told[partition]
+            del self.owner[partition], process.places[partition], process.reported[partition]
             process.paused.discard(partition)
 
     def assign_all(self) -> None:
@@ -286,11 +286,11 @@ class World:
                 committed = self.committed.get(partition)
                 process.places[partition] = committed or OffsetAndMetadata(0)
                 process.core.assign(partition, committed)
-                process.told[partition] = self.told(partition, committed)
+                process.reported[partition] = self.reported(partition, committed)
 
     # --- checks ------------------------------------------------------------------------------------------------------
 
-    def told(self, partition: TopicPartition, committed: OffsetAndMetadata | None) -> set[Mark]:
+    def reported(self, partition: TopicPartition, committed: OffsetAndMetadata | None) -> set[Mark]:
         """The records of the log that a commit reports as done, if no election has removed them since."""
         if committed is None:
             return set()
@@ -299,20 +299,20 @@ class World:
             return set()
         end = committed.offset if left is None else left.end
         holes = set() if left is None else set(left.holes)
-        told = set()
+        reported = set()
         for record in log.records:
             new = left is not None and record.offset >= committed.offset and record.leader_epoch > left.epoch
             if record.offset >= end or new:
                 break
             if record.offset not in holes:
-                told.add(mark(record))
-        return told
+                reported.add(mark(record))
+        return reported
 
     def note_done(self, process: Process, job: Job) -> None:
         self.repeats += mark(job.record) in self.done
         self.done.add(mark(job.record))
         if not job.progress.over:
-            process.told[job.progress.partition].add(mark(job.record))
+            process.reported[job.progress.partition].add(mark(job.record))
 
     def lane(self, record: ConsumerRecord) -> object:
         return {"key": record.key, "partition": "", "unordered": None}[str(self.rules.order)]
@@ -320,7 +320,7 @@ class World:
     def check_start(self, process: Process, job: Job) -> None:
         record, partition = job.record, job.progress.partition
         assert self.owner[partition] is process, f"{record} is started by a process that has given it up"
-        assert mark(record) not in process.told[partition], f"{record} is done, and its owner was told so"
+        assert mark(record) not in process.reported[partition], f"{record} is done, and its owner knew it"
         lane = self.lane(record)
         if lane is None:
             return
@@ -338,11 +338,11 @@ class World:
             log = self.logs[partition]
             if log.validated(process.places[partition]) < process.places[partition].offset:
                 continue  # the log was truncated, and the process does not know it yet
-            says = self.told(partition, what)
+            says = self.reported(partition, what)
             assert says <= self.done, f"{what} calls records done that are not: {sorted(says - self.done)}"
             if capacity(self.rules.metadata_limit).holes:
                 present = set(map(mark, log.records))
-                silent = (process.told[partition] & present) - says
+                silent = (process.reported[partition] & present) - says
                 assert not silent, f"{what} does not tell of {sorted(silent)} (left to {progress.left_end})"
 
     def check_bounds(self) -> None:

@@ -245,5 +245,5 @@ def play_all(seeds: Iterable[int], script: Callable[[int], Script], bootstraps: 
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         found = list(pool.map(play, seeds))
-    told = [(seed, Play(script(seed), bootstraps, LONG_MOMENT_S).run()) for seed, _ in found if seed is not None]
-    return Played([f"seed {seed}\n{what}" for seed, what in told if what], sum(compared for _, compared in found))
+    reported = [(seed, Play(script(seed), bootstraps, LONG_MOMENT_S).run()) for seed, _ in found if seed is not None]
+    return Played([f"seed {seed}\n{what}" for seed, what in reported if what], sum(compared for _, compared in found))

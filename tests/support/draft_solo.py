@@ -136,7 +136,7 @@ class Solo:
             self.turn(3_000)
         return self.answer(m.HeartbeatRequest, m.HeartbeatResponse(error_code=code))
 
-    def told_commit(self, code: ErrorCode) -> Solo:
+    def answer_commit(self, code: ErrorCode) -> Solo:
         request = self.request(m.OffsetCommitRequest)
         return self.answer(m.OffsetCommitRequest, refused(request, code))
 

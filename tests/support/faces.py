@@ -118,16 +118,16 @@ class Recorder(RebalanceListener):
     """Records its calls."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, list[TopicPartition]]] = []
+        self.reported: list[tuple[str, list[TopicPartition]]] = []
 
     def on_partitions_assigned(self, partitions):
-        self.told.append(("assigned", sorted(partitions)))
+        self.reported.append(("assigned", sorted(partitions)))
 
     def on_partitions_revoked(self, partitions):
-        self.told.append(("revoked", sorted(partitions)))
+        self.reported.append(("revoked", sorted(partitions)))
 
     def on_partitions_lost(self, partitions):
-        self.told.append(("lost", sorted(partitions)))
+        self.reported.append(("lost", sorted(partitions)))
 
 
 class Cluster:
@@ -210,7 +210,7 @@ class Cluster:
         """Write numbered records to the partitions in turn, with a timestamp of 1000 times their number."""
         failed: list[Any] = []
 
-        def told(error: Any, _message: Any) -> None:
+        def reported(error: Any, _message: Any) -> None:
             if error is not None:
                 failed.append(error)
 
@@ -218,7 +218,7 @@ class Cluster:
         for number in range(start, start + count):
             when = 1_000 * (number + 1)
             producer.produce(
-                topic, str(number).encode(), partition=number % partitions, timestamp=when, on_delivery=told
+                topic, str(number).encode(), partition=number % partitions, timestamp=when, on_delivery=reported
             )
         assert producer.flush(PATIENCE_S) == 0
         assert not failed, failed[:3]
@@ -275,14 +275,14 @@ def _connected(address: str) -> RawClient | None:
 
 
 def _knows(client: RawClient, address: str, topic: str, partitions: int) -> bool:
-    told = client.ask(m.MetadataRequest([m.MetadataRequestTopic(name=topic)], False), 9)
-    [found] = told.topics
+    reported = client.ask(m.MetadataRequest([m.MetadataRequestTopic(name=topic)], False), 9)
+    [found] = reported.topics
     if partitions == 0:
         return found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     parts = found.partitions
     if found.error_code or len(parts) != partitions or any(part.leader_id < 0 for part in parts):
         return False
-    [me] = [broker.node_id for broker in told.brokers if broker.port == int(address.rpartition(":")[2])]
+    [me] = [broker.node_id for broker in reported.brokers if broker.port == int(address.rpartition(":")[2])]
     asked = [m.ListOffsetsPartition(part.partition_index, -1, -1) for part in parts if part.leader_id == me]
     if not asked:
         return True

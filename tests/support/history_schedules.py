@@ -157,7 +157,7 @@ def judge(facts: Facts) -> Outcome:
         outcome.wrong += _differences(name, Counter(written), Counter(fresh))
         for number, before in enumerate(facts.earlier, start=1):
             gone = Counter(getattr(before, name)) - Counter(written)
-            outcome.wrong += [f"{_told(row)} was final when run {number} ended, and is gone" for row in gone]
+            outcome.wrong += [f"{_reported(row)} was final when run {number} ended, and is gone" for row in gone]
     outcome.wrong += _miscounted(facts)
     outcome.wrong += _lags(facts)
     outcome.wrong += [said for end in facts.ends if (said := _ended(end))]
@@ -169,15 +169,15 @@ def _differences(name: str, written: Counter[Any], fresh: Counter[Any]) -> Itera
     unlike = {_key(row): row for row in more if row not in fresh}
     for row, times in sorted(more.items(), key=repr):
         if row in fresh or written[row] > 1:
-            yield f"{name}: {_told(row)} is there {written[row]} times and should be {fresh[row]} times"
+            yield f"{name}: {_reported(row)} is there {written[row]} times and should be {fresh[row]} times"
         elif not any(_key(row) == _key(other) for other in lost):
-            yield f"{name}: {_told(row)} is there {times} times and should not be"
+            yield f"{name}: {_reported(row)} is there {times} times and should not be"
     for row, times in sorted(lost.items(), key=repr):
         other = unlike.get(_key(row))
         if other is None:
-            yield f"{name}: {_told(row)} is lost ({times} times)"
+            yield f"{name}: {_reported(row)} is lost ({times} times)"
         else:
-            yield f"{name}: {_told(row)} is another: {_unlike(other, row)}"
+            yield f"{name}: {_reported(row)} is another: {_unlike(other, row)}"
 
 
 def _key(row: Any) -> tuple[Any, ...]:
@@ -189,7 +189,7 @@ def _key(row: Any) -> tuple[Any, ...]:
     return (row.group, row.topic, row.partition, row.at_ms, row.kind, row.offset)
 
 
-def _told(row: Any) -> str:
+def _reported(row: Any) -> str:
     return f"{row.group} {' '.join(map(str, _key(row)[1:]))}"
 
 
@@ -239,7 +239,7 @@ LATE = "worker failed to connect back"
 
 def _ended(end: End) -> str:
     """What is wrong about the end of a run; nothing if it is correct."""
-    told = f"run {end.run} ({end.how}) ended with {end.code}: {end.said}"
+    reported = f"run {end.run} ({end.how}) ended with {end.code}: {end.said}"
     if end.how in (*ORDERLY, LAST):
         right = end.code == 0
     elif end.how == BY_ITSELF:
@@ -248,7 +248,7 @@ def _ended(end: End) -> str:
         right = end.code == 1
     else:
         right = end.code == -9
-    return "" if right and not _has_pages(end) else told
+    return "" if right and not _has_pages(end) else reported
 
 
 def _has_pages(end: End) -> bool:
@@ -259,7 +259,7 @@ def _has_pages(end: End) -> bool:
     return of_python or ("\tat " in end.said and end.how != "term_all")
 
 
-def some(told: Iterable[str], most: int = 12) -> str:
+def some(reported: Iterable[str], most: int = 12) -> str:
     """The first of these sentences."""
-    found = list(told)
+    found = list(reported)
     return "\n".join([*found[:most], *([f"… and {len(found) - most} more"] if len(found) > most else [])])

@@ -102,8 +102,8 @@ class Job:
             return False
         before, offset = (self._offset(number) for number in (done - 1, done))
         read = {place.partition: claim.end for place, claim in from_json(offset["read"]).finished().items()}
-        told = {int(partition): claim[1] for partition, claim in offset["events"].get("read", {}).items()}
-        return before["until"] < offset["until"] and {OFFSETS_TOPIC: read, EVENTS_TOPIC: told} == ends
+        reported = {int(partition): claim[1] for partition, claim in offset["events"].get("read", {}).items()}
+        return before["until"] < offset["until"] and {OFFSETS_TOPIC: read, EVENTS_TOPIC: reported} == ends
 
     def _offset(self, batch: int) -> dict[str, Any]:
         """The end of a batch, as recorded in the checkpoint."""
@@ -210,8 +210,8 @@ _USUAL = ("WARN Utils: ", "WARN NativeCodeLoader: ", "log4j profile", "log level
 def _said(log: Path) -> str:
     """The output of a run, without what Spark always prints."""
     lines = log.read_text(errors="replace").splitlines()
-    told = "\n".join(line for line in lines if not any(word in line for word in _USUAL))
-    return told if len(told) < 4_000 else f"{told[:2_000]}\n…\n{told[-2_000:]}"
+    reported = "\n".join(line for line in lines if not any(word in line for word in _USUAL))
+    return reported if len(reported) < 4_000 else f"{reported[:2_000]}\n…\n{reported[-2_000:]}"
 
 
 class Soak:

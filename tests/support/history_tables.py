@@ -30,8 +30,8 @@ def at_once(bootstrap: str, limits: Limits) -> Tables:
         found = engine.read_history(LiveTopic(admin, config, OFFSETS_TOPIC, remarks), limits, None, now_ms)
         samples = lag_samples(admin, config, found.committed, now_ms, remarks)
         names = [topic.name for topic in admin.list_topics(include_internal=True)]
-        told = EVENTS_TOPIC in names
-        events = engine.events_of(LiveTopic(admin, config, EVENTS_TOPIC, remarks)) if told else []
+        reported = EVENTS_TOPIC in names
+        events = engine.events_of(LiveTopic(admin, config, EVENTS_TOPIC, remarks)) if reported else []
     assert not remarks.sentences(), remarks.sentences()
     made = engine.report(found, "here", now_ms, samples, events, limits)
     rows = (tuple(made.generations), tuple(made.rebalances), tuple(made.notes))

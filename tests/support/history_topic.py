@@ -53,7 +53,7 @@ def recorded(names: Iterable[str], partitions: int) -> list[Written]:
     return sorted(found, key=lambda record: record.timestamp_ms)
 
 
-def told(names: Iterable[str], partitions: int = 1) -> list[Written]:
+def reported(names: Iterable[str], partitions: int = 1) -> list[Written]:
     """The records that the brokers of recorded scenarios wrote to `__group_events` about the groups of `recorded`,
     spread over its partitions as if brokers had coordinated the groups in turn."""
     found: list[Written] = []

@@ -263,7 +263,7 @@ def _compressed() -> dict[str, bytes]:
 LIES: dict[str, bytes] = {**_headers_of_batches(), **_times(), **_records(), **_compressed()}
 
 
-def told(answer: m.PartitionProduceResponse) -> list[object]:
+def reported(answer: m.PartitionProduceResponse) -> list[object]:
     """A broker's answer to a batch, without the values that differ from run to run: offsets and times."""
     errors = [[error.batch_index, _without_times(error.batch_index_error_message)] for error in answer.record_errors]
     return [
@@ -287,7 +287,7 @@ def _without_times(text: str | None) -> str | None:
 def produce(client: RawClient, topic: str, batch: bytes) -> list[object]:
     data = m.TopicProduceData(topic, ZERO_UUID, [m.PartitionProduceData(0, batch)])
     answer = client.ask(m.ProduceRequest(None, -1, 30_000, [data]), 9)
-    return told(answer.responses[0].partition_responses[0])
+    return reported(answer.responses[0].partition_responses[0])
 
 
 def ask_all(client: RawClient, prefix: str = "") -> dict[str, dict[str, list[object]]]:

@@ -64,15 +64,15 @@ def _make(data: Path, record: Callable[[Path, Path], None]) -> None:
 def _record_kafka(data: Path, folder: Path) -> None:
     """A broker and its clients list the classes that they load; a separate JVM writes these to the archive."""
     lists = (folder / f"classes-{number}" for number in range(len(_CLIENTS) + 1))
-    told = [next(lists)]
-    with peers.KafkaBroker(folder / "kafka", java_options=[f"-XX:DumpLoadedClassList={told[0]}"]) as broker:
+    reported = [next(lists)]
+    with peers.KafkaBroker(folder / "kafka", java_options=[f"-XX:DumpLoadedClassList={reported[0]}"]) as broker:
         for program, arguments in _CLIENTS.items():
-            told.append(next(lists))
+            reported.append(next(lists))
             given = [word.format(address=broker.bootstrap) for word in arguments]
-            more = [f"-XX:DumpLoadedClassList={told[-1]}"]
+            more = [f"-XX:DumpLoadedClassList={reported[-1]}"]
             _run(peers.kafka_command(program, *given, more=more))
         broker.stop()
-    loaded = dict.fromkeys(_lines(told))
+    loaded = dict.fromkeys(_lines(reported))
     (folder / "classes").write_text("".join(f"{line}\n" for line in loaded))
     options = ["-Xshare:dump", f"-XX:SharedClassListFile={folder / 'classes'}", f"-XX:SharedArchiveFile={data}"]
     _run(peers.java_command([*options, class_data.QUIETLY, "-cp", peers.kafka_classpath()]))

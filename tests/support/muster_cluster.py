@@ -30,7 +30,7 @@ def eventually(what: Callable[[], Any]) -> Any:
     """The first result that is true."""
     deadline = time.monotonic() + PATIENCE_S
     while not (found := what()):
-        assert time.monotonic() < deadline, "it never came"
+        assert time.monotonic() < deadline, "it never became true"
         time.sleep(0.05)
     return found
 
@@ -201,8 +201,10 @@ class Commits(threading.Thread):
             self._look(group_id)
 
     def _look(self, group_id: str) -> None:
-        told, offset = self.told(group_id), self.acknowledged[group_id]
-        assert told is None or not offset or told >= offset, f"{group_id}: {told} is told, {offset} was acknowledged"
+        reported, offset = self.reported(group_id), self.acknowledged[group_id]
+        assert reported is None or not offset or reported >= offset, (
+            f"{group_id}: {reported} was returned, {offset} was acknowledged"
+        )
 
     def _ask(self, group_id: str, request: Any) -> Any:
         """The answer of the group's coordinator, None if there is none."""
@@ -213,7 +215,7 @@ class Commits(threading.Thread):
                 return None if found.error_code else self._cluster.ask(found.node_id, request, 8)
         return None
 
-    def told(self, group_id: str) -> int | None:
+    def reported(self, group_id: str) -> int | None:
         """The offset that the group's coordinator returns, None if it cannot."""
         answer = self._ask(group_id, m.OffsetFetchRequest(groups=[m.OffsetFetchRequestGroup(group_id, topics=None)]))
         if answer is None or answer.groups[0].error_code:
@@ -232,8 +234,8 @@ class Commits(threading.Thread):
         assert not self.is_alive()
         assert not self.failures, self.failures
         for name in GROUPS:
-            told = eventually(partial(self.told, name))
-            assert self.acknowledged[name] <= told <= self._sent[name], name
+            reported = eventually(partial(self.reported, name))
+            assert self.acknowledged[name] <= reported <= self._sent[name], name
 
 
 def stored(cluster: Cluster, topic: str, partitions: int = PARTITIONS) -> dict[int, list[int]]:

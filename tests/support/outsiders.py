@@ -120,7 +120,7 @@ class Member:
 
     def check_alive(self) -> None:
         """Raise with its output if the member has ended on its own."""
-        assert self.process.poll() is None, f"{self.client} ended by itself:\n{self._errors.read_text()[-2000:]}"
+        assert self.process.poll() is None, f"{self.client} ended on its own:\n{self._errors.read_text()[-2000:]}"
 
     def account(self) -> str:
         """Its output, and where its threads are if it runs: for the message of a failure."""
@@ -185,12 +185,12 @@ class Cluster:
 
     def group(self, name: str) -> tuple[ConsumerGroupState, list[Share]]:
         """A group's state and the partitions of its members."""
-        told = self._described(name)
+        reported = self._described(name)
         shares = []
-        for member in told.members:
+        for member in reported.members:
             owned = sorted(p.partition for p in member.assignment.topic_partitions) if member.assignment else []
             shares.append(Share(member.member_id, member.client_id, member.host, owned))
-        return told.state, sorted(shares, key=lambda share: share.partitions)
+        return reported.state, sorted(shares, key=lambda share: share.partitions)
 
     def _described(self, name: str) -> Any:
         """The broker's answer. librdkafka sometimes never completes a request that was made right after a broker came
@@ -249,12 +249,12 @@ class Feed:
         while not self._stopped.wait(0.02):
             for topic in self._topics:
                 self._producer.produce(
-                    topic, str(self.count), partition=self.count % self._partitions, on_delivery=self._told
+                    topic, str(self.count), partition=self.count % self._partitions, on_delivery=self._reported
                 )
             self.count += 1
             self._producer.poll(0)
 
-    def _told(self, error: Any, message: Any) -> None:
+    def _reported(self, error: Any, message: Any) -> None:
         if error is not None:
             self._errors.append(str(error))
 

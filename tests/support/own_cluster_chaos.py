@@ -192,7 +192,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Reported:
     """What exists of topics at the end: for each broker, how many partitions of each topic have a leader; their
     folders."""
 
@@ -200,15 +200,15 @@ class Told:
     folders: frozenset[str] = field(default=frozenset())
 
 
-def judge_topics(known: Mapping[str, Known], told: Told) -> Iterator[str]:
+def judge_topics(known: Mapping[str, Known], reported: Reported) -> Iterator[str]:
     """What is wrong; nothing if everything is fine."""
     for name, topic in known.items():
-        for number, led in told.led.items():
+        for number, led in reported.led.items():
             if topic.exists and led.get(name) not in topic.partitions:
                 yield f"broker {number} has {led.get(name)} partitions of {name}, of {sorted(topic.partitions)}"
             if topic.exists is False and name in led:
                 yield f"broker {number} has {name}, which was deleted"
-        if topic.exists is False and name in told.folders:
+        if topic.exists is False and name in reported.folders:
             yield f"there are records of {name}, which was deleted"
 
 
@@ -255,11 +255,11 @@ class Topics(Worker):
     def wrong(self) -> list[str]:
         """What is wrong at the end, once every broker has learned of everything; nothing if everything is fine."""
         deadline = time.monotonic() + 30
-        while (found := list(judge_topics(self.known, self._told()))) and time.monotonic() < deadline:
+        while (found := list(judge_topics(self.known, self._reported()))) and time.monotonic() < deadline:
             time.sleep(0.2)
         return found
 
-    def _told(self) -> Told:
+    def _reported(self) -> Reported:
         request = m.MetadataRequest([m.MetadataRequestTopic(name=name) for name in self.known], False)
         led = {
             number: {
@@ -270,4 +270,4 @@ class Topics(Worker):
             for number in self._cluster.brokers
         }
         folders = {path.name.partition("-")[0] for path in self._cluster.folder.glob("broker*/topic*-*")}
-        return Told(led, frozenset(folders))
+        return Reported(led, frozenset(folders))

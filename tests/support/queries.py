@@ -183,6 +183,6 @@ def committed(cluster: Any, topic: str, partitions: int) -> dict[int, int | None
         return {place.partition: offset and offset.offset for place, offset in found.items()}
 
 
-def told(caplog: pytest.LogCaptureFixture, level: int = logging.WARNING) -> list[str]:
+def reported(caplog: pytest.LogCaptureFixture, level: int = logging.WARNING) -> list[str]:
     """The messages of the source."""
     return [r.getMessage() for r in caplog.records if r.name == "muster.spark" and r.levelno >= level]

@@ -33,7 +33,7 @@ def main() -> None:
     """Run queries, one after the other."""
     settings = QUIET | {"spark.sql.streaming.minBatchesToRetain": "10000"}
     spark = session("soak", "local[2,4]", **settings)
-    told: queue.Queue[dict[str, Any] | None] = queue.Queue()
+    reported: queue.Queue[dict[str, Any] | None] = queue.Queue()
     running: list[Stream] = []
     begun = threading.Condition()
 
@@ -43,7 +43,7 @@ def main() -> None:
             command = json.loads(line)
             if "start" in command:
                 wanted += 1
-                told.put(command)
+                reported.put(command)
                 continue
             with begun:  # the command may arrive before there is a query
                 begun.wait_for(lambda count=wanted: len(running) == count)  # type: ignore[misc]
@@ -53,13 +53,13 @@ def main() -> None:
             else:
                 running[-1].once = True
                 say(once=command["once"])
-        told.put(None)
+        reported.put(None)
         if running:
             running[-1].stop()
 
     threading.Thread(target=listen, daemon=True).start()
     say(pid=os.getpid(), jvm=spark.sparkContext._gateway.proc.pid)
-    while (command := told.get()) is not None:
+    while (command := reported.get()) is not None:
         query = Stream(lambda c=command: begin(spark, c).start())  # type: ignore[misc]
         with begun:
             running.append(query)

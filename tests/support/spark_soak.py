@@ -99,9 +99,9 @@ class Numbers(threading.Thread):
                 number = self.sent
                 future = self._producer.send(self._topic, b"%d" % number, partition=number % self.partitions)
                 self.sent += 1
-                future.add_done_callback(lambda done, n=number: self._told(n, done.exception()))  # type: ignore[misc]
+                future.add_done_callback(lambda done, n=number: self._reported(n, done.exception()))  # type: ignore[misc]
 
-    def _told(self, number: int, error: BaseException | None) -> None:
+    def _reported(self, number: int, error: BaseException | None) -> None:
         if error is None:
             self.acknowledged.add(number)
         else:
@@ -119,7 +119,7 @@ class Driver:
 
     def __init__(self, folder: Path) -> None:
         self._errors = folder / f"driver-{uuid.uuid4().hex[:6]}"
-        self._told: list[dict[str, Any]] = []
+        self._reported: list[dict[str, Any]] = []
         with self._errors.open("w") as errors:
             # Its own session: Ctrl-C goes to the whole process group of a terminal.
             self.process = subprocess.Popen(
@@ -137,8 +137,8 @@ class Driver:
     def _listen(self) -> None:
         assert self.process.stdout is not None
         with self.process.stdout as lines:
-            self._told.extend(json.loads(line) for line in lines if line.startswith("{"))
-        self._told.append({"gone": True})
+            self._reported.extend(json.loads(line) for line in lines if line.startswith("{"))
+        self._reported.append({"gone": True})
 
     def say(self, **what: Any) -> None:
         """Make it do something."""
@@ -146,19 +146,21 @@ class Driver:
         self.process.stdin.write(json.dumps(what) + "\n")
         self.process.stdin.flush()
 
-    def told(self, what: str, value: Any = None) -> dict[str, Any] | None:
+    def reported(self, what: str, value: Any = None) -> dict[str, Any] | None:
         """The last message with this name, if there is one."""
-        return next((told for told in self._told if what in told and value in (None, told[what])), None)
+        return next(
+            (reported for reported in self._reported if what in reported and value in (None, reported[what])), None
+        )
 
     def wait(self, what: str, value: Any = None) -> dict[str, Any]:
         """The next message with this name."""
 
         def look() -> None:
-            assert self.told("gone") is None or self.told(what, value), f"the driver is gone: {self.errors()}"
+            assert self.reported("gone") is None or self.reported(what, value), f"the driver is gone: {self.errors()}"
             time.sleep(0.02)
 
-        until(lambda: self.told(what, value) is not None, look)
-        return self.told(what, value) or {}
+        until(lambda: self.reported(what, value) is not None, look)
+        return self.reported(what, value) or {}
 
     def errors(self) -> str:
         """The end of its standard error."""

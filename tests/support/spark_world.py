@@ -33,9 +33,9 @@ from tests.simulator import Habits, SimCluster, SimMember
 from tests.simulator.checks import Limits
 from tests.simulator.clock import VirtualClock
 from tests.simulator.driver import SimDriver
-from tests.support.queries import Query, told
+from tests.support.queries import Query, reported
 
-__all__ = ["PATIENCE_MS", "SimQuery", "SparkWorld", "begin_batch", "drive", "read_all", "told"]
+__all__ = ["PATIENCE_MS", "SimQuery", "SparkWorld", "begin_batch", "drive", "read_all", "reported"]
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ SUBSCRIPTION = b"\0\0\0\0\0\1\0\1t\xff\xff\xff\xff"
 
 
 class Stage:
-    """One broker, a topic, a group, and its members; `told` has all answers."""
+    """One broker, a topic, a group, and its members; `reported` has all answers."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -27,7 +27,7 @@ class Stage:
         self.ids: dict[str, str] = {}
         self.generation = 0
         self.protocol: str | None = None
-        self.told: list[Any] = []
+        self.reported: list[Any] = []
         operator = self.connection("operator")
         operator.ask(m.CreateTopicsRequest([m.CreatableTopic(self.topic, 2, 1)], 300_000), 7)
         ready_group(operator.ask, self.group, self.topic)
@@ -57,9 +57,9 @@ class Stage:
                 self.protocol = answer.protocol_name
                 self.generation = max(self.generation, answer.generation_id)
             heard.append((name, answer))
-        told = [(name, self.tell(answer)) for name, answer in heard]
-        self.told += told
-        return [answer for _, answer in told]
+        reported = [(name, self.tell(answer)) for name, answer in heard]
+        self.reported += reported
+        return [answer for _, answer in reported]
 
     def join(
         self,
@@ -154,9 +154,9 @@ class Stage:
         """An answer in the story's terms, with errors by name."""
         match answer:
             case m.JoinGroupResponse():
-                told = (answer.generation_id, answer.protocol_type, answer.protocol_name, answer.skip_assignment)
+                reported = (answer.generation_id, answer.protocol_type, answer.protocol_name, answer.skip_assignment)
                 members = sorted((self.who(x.member_id), x.group_instance_id, x.metadata) for x in answer.members)
-                return (*code(answer), *told, self.who(answer.leader), self.who(answer.member_id), members)
+                return (*code(answer), *reported, self.who(answer.leader), self.who(answer.member_id), members)
             case m.SyncGroupResponse():
                 return (*code(answer), answer.protocol_type, answer.protocol_name, bytes(answer.assignment))
             case m.LeaveGroupResponse():

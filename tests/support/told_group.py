@@ -12,7 +12,7 @@ from muster.history.rules.event_rebalances import Label, labels
 from tests.support.group_harness import GroupHarness
 
 
-class Told(GroupHarness):
+class Reported(GroupHarness):
     """A group, and what its broker has written about it."""
 
     def __init__(self, broker_id: int = 1) -> None:
@@ -29,7 +29,7 @@ class Told(GroupHarness):
     def labels(self) -> list[Label]:
         return labels(self.written)
 
-    def moved_to(self, broker_id: int) -> Told:
+    def moved_to(self, broker_id: int) -> Reported:
         self.config.node_id = broker_id
         self.restart()
         return self

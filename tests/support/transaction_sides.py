@@ -26,7 +26,7 @@ _STILL = {
 
 
 class TransactionSide:
-    """`told` has the names of the requests, and their answers; producer ids are named in the order in which they
+    """`reported` has the names of the requests, and their answers; producer ids are named in the order in which they
     appear."""
 
     def __init__(self, client: RawClient, topic: str, name: str, group: str = "") -> None:
@@ -35,7 +35,7 @@ class TransactionSide:
         self.name = name
         self.group = group
         self.producer_id, self.epoch = -1, -1
-        self.told: list[tuple[str, Any]] = []
+        self.reported: list[tuple[str, Any]] = []
         self._ids: list[int] = []
         self._sequences: dict[tuple[int, int, int], int] = {}
 
@@ -66,7 +66,7 @@ class TransactionSide:
 
     def tell(self, label: str, answer: Any) -> Any:
         """Record an answer."""
-        self.told.append((label, self.plain(answer)))
+        self.reported.append((label, self.plain(answer)))
         return answer
 
     def ask(self, label: str, request: Request[Any], version: int) -> Any:
@@ -127,7 +127,7 @@ class TransactionSide:
         (found,) = answer.responses[0].partition_responses
         if not found.error_code:
             self._sequences[key] = at + 1
-        self.told.append(
+        self.reported.append(
             (
                 f"Produce v{version}",
                 (ErrorCode(found.error_code).name, bool(found.error_message), found.log_start_offset),

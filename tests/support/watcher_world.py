@@ -67,7 +67,7 @@ class World:
         return {int(p.removeprefix(start)): (self.data(p) or b"").decode() for p in paths if p.startswith(start)}
 
 
-def told(watcher: SimWatcher, level: Level = Level.WARNING) -> list[str]:
+def reported(watcher: SimWatcher, level: Level = Level.WARNING) -> list[str]:
     return [tell.message for tell in watcher.notices if tell.level is level]
 
 

@@ -75,7 +75,7 @@ class Transcript:
             _each_stat(outcomes, lambda stat: zxids.update((stat.czxid, stat.mzxid)))
         ranks = {zxid: rank for rank, zxid in enumerate(sorted(zxids))}
 
-        def told(value: Any) -> Any:
+        def reported(value: Any) -> Any:
             match value:
                 case zk.Stat():
                     owner = self.owners[value.ephemeral_owner] if value.ephemeral_owner else ""
@@ -84,11 +84,12 @@ class Transcript:
                 case zk.ZooKeeperError():
                     return type(value).__name__, value.path
                 case list() | tuple():
-                    return [told(each) for each in value]
+                    return [reported(each) for each in value]
             return value
 
         return [
-            f"{number} {step}: {told(outcomes)} {[_ordered(step, index, each) for index, each in enumerate(events)]}"
+            f"{number} {step}: {reported(outcomes)} "
+            f"{[_ordered(step, index, each) for index, each in enumerate(events)]}"
             for number, (step, outcomes, events) in enumerate(self.lines)
         ]
 
@@ -232,22 +233,22 @@ async def lived(
 ) -> Transcript:
     """The same steps on a real ZooKeeper; `counters` gets the server's own before the first and after the last step."""
     address = server.chroot()
-    told = Transcript()
+    reported = Transcript()
     sessions: list[ZooKeeperSession] = []
     events: list[list[Event]] = [[] for _ in range(SESSIONS)]
     try:
         for index in range(SESSIONS):
             sessions.append(await _open(address))
             sessions[index].listen(events[index].append)
-            told.owners[sessions[index].session_id] = f"s{index}"
+            reported.owners[sessions[index].session_id] = f"s{index}"
         if counters is not None:
             counters.append(server.mntr())
         for number, (step, _, _) in enumerate(story.lines):
             outcomes = await _live(server, address, sessions, events, step)
             for index, session in enumerate(sessions):
-                told.owners.setdefault(session.session_id, f"s{index} of step {number}")
+                reported.owners.setdefault(session.session_id, f"s{index} of step {number}")
                 await session.ask(FLUSH)
-            told.lines.append((step, outcomes, [list(each) for each in events]))
+            reported.lines.append((step, outcomes, [list(each) for each in events]))
             for each in events:
                 each.clear()
         if counters is not None:
@@ -255,7 +256,7 @@ async def lived(
     finally:
         for session in sessions:
             await session.close()
-    return told
+    return reported
 
 
 async def _open(address: str) -> ZooKeeperSession:

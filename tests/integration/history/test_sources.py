@@ -89,8 +89,8 @@ def by_tasks(bootstrap, committed, most):
         [GroupStatus(group, places, ExpiryState(), GroupKind.CLASSIC) for group, places in committed.items()]
     )
     batch = pa.RecordBatch.from_pydict({"data": [stands]})
-    told = lags.count(settings, most)(lags.behind(settings, LIMITS, 5, 4 * DAY_MS)(iter([batch])))
-    table = pa.Table.from_batches(told, LAG)
+    reported = lags.count(settings, most)(lags.behind(settings, LIMITS, 5, 4 * DAY_MS)(iter([batch])))
+    table = pa.Table.from_batches(reported, LAG)
     disconnect()
     assert {str(day) for day in table["day"].to_pylist()} == {"1970-01-05"}  # the tick's
     return from_table(Lag, table)
@@ -326,12 +326,12 @@ def test_a_cluster_tells_what_its_log_does_not(cluster):
         broker = ConfigResource(ConfigResourceType.BROKER, str(admin.describe_cluster().nodes[0].node_id))
         settings = admin.describe_configs([broker])[broker]
         assert isinstance(settings, dict)
-    told = {
+    reported = {
         name: int(entry.value or 0) for name, entry in settings.items() if "retention.min" in name or "sess" in name
     }
-    assert limits.offsets_retention_ms == told["offsets.retention.minutes"] * 60_000
+    assert limits.offsets_retention_ms == reported["offsets.retention.minutes"] * 60_000
     # muster's broker has no groups of that protocol, and no such setting.
-    assert limits.consumer_session_timeout_ms == told.get("group.consumer.session.timeout.ms", 45_000)
+    assert limits.consumer_session_timeout_ms == reported.get("group.consumer.session.timeout.ms", 45_000)
 
 
 def test_a_topic_of_events_that_a_user_has_made_is_not_believed(own_kafka):

@@ -143,11 +143,11 @@ def test_clients_work_a_killed_broker_is_reported_and_ctrl_c_ends_all(tmp_path: 
         produce(cluster.bootstrap, "t", range(100))
         assert consume(cluster.bootstrap, "t", 100) == [*range(100)]
         os.kill(cluster.pids["broker 2"], signal.SIGKILL)
-        told = cluster.wait_for("broker 2 ended")
+        reported = cluster.wait_for("broker 2 ended")
         assert re.match(
-            r"\d\d:\d\d:\d\d broker 2 ended with signal SIGKILL; its log is .*/broker-2/server\.log; ", told
+            r"\d\d:\d\d:\d\d broker 2 ended with signal SIGKILL; its log is .*/broker-2/server\.log; ", reported
         )
-        again = told.rpartition("restart it with: muster ")[2]
+        again = reported.rpartition("restart it with: muster ")[2]
         assert again.startswith(f"serve --host 127.0.0.1 --port {cluster.addresses['broker 2'][10:]} ")
         assert again.endswith("--broker-id 2 -o zookeeper.session.timeout.ms=60000")
         assert cluster.end(signal.SIGINT) == 0
@@ -230,10 +230,10 @@ def test_without_java_it_is_reported_in_one_sentence(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(java, "packaged_java", lambda: None)
     assert command.main(["cluster", "up"]) == 1
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith("muster: ZooKeeper needs Java 17 or newer, and none is found: install one")
-    assert told.err.count("\n") == 1
+    reported = capsys.readouterr()
+    assert reported.out == ""
+    assert reported.err.startswith("muster: ZooKeeper needs Java 17 or newer, and none is found: install one")
+    assert reported.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(

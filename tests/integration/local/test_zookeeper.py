@@ -28,7 +28,7 @@ def ensemble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ensemble:
 def eventually(what: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not what():
-        assert time.monotonic() < deadline, "it never came"
+        assert time.monotonic() < deadline, "it never became true"
         time.sleep(0.05)
 
 

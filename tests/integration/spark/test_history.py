@@ -68,7 +68,7 @@ def small(records, events, end_ms):
             rows.extend(rules.fold(state, chunk))
             rows.extend(rules.finish(state, end_ms))
     rows.rebalances = explained(rows.rebalances, by_group(json.loads(event.value) for event in events))
-    return {name: as_told(getattr(rows, name)) for name in TABLES}
+    return {name: as_reported(getattr(rows, name)) for name in TABLES}
 
 
 def past_lag(bootstrap, records, end_ms):
@@ -98,16 +98,16 @@ def make_topics(bootstrap, records):
         history_topic.write(bootstrap, written, topic)
 
 
-def as_told(rows):
+def as_reported(rows):
     """Rows without the leader epoch of the log: the test's broker writes with its own epoch."""
     return sorted(repr(row).replace("leader_epoch=0", "leader_epoch=*") for row in rows)
 
 
-def told(tables):
+def reported(tables):
     found = {}
     for name in TABLES:
         table = getattr(tables, name).toArrow().select(SCHEMAS[name].names).cast(SCHEMAS[name])
-        found[name] = as_told(from_table(KINDS[name], table))
+        found[name] = as_reported(from_table(KINDS[name], table))
     return found
 
 
@@ -116,7 +116,7 @@ def counted(tables):
 
 
 def test_batch_stream_and_the_small_engine_say_the_same(spark, broker, tmp_path):
-    records, events = history_topic.recorded(SCENARIOS, PARTITIONS), history_topic.told(SCENARIOS)
+    records, events = history_topic.recorded(SCENARIOS, PARTITIONS), history_topic.reported(SCENARIOS)
     make_topics(broker.bootstrap, records)
     out, middle = tmp_path / "out", len(records) // 2
     end_ms = records[-1].timestamp_ms + 10**8
@@ -134,22 +134,22 @@ def test_batch_stream_and_the_small_engine_say_the_same(spark, broker, tmp_path)
     begin(spark, broker, out, end_ms)
     assert batches(out)[-1] == int(last.name)
     written, whole = history.read(spark, str(out)), history.tables(spark, bootstrap=broker.bootstrap, now_ms=end_ms)
-    expected = small(records, history_topic.told(SCENARIOS), end_ms)
+    expected = small(records, history_topic.reported(SCENARIOS), end_ms)
     sources = {
         source for row in expected["rebalances"] for source in ("events", "records") if f"source='{source}'" in row
     }
     assert sources == {"events", "records"}
-    assert told(whole) == expected
+    assert reported(whole) == expected
     behind = past_lag(broker.bootstrap, records, end_ms)
     assert any(row.lag_records for row in behind)
     rows = from_table(Lag, whole.lag_over_time.toArrow())
     assert sorted(rows, key=repr) == sorted(behind, key=repr)
-    assert told(written) == expected
+    assert reported(written) == expected
     assert counted(written) == counted(whole) == len(records)
     assert written.findings.count() == whole.findings.where("since_ms >= 0").count()
     same_report_from_both_engines(spark, broker, end_ms)
     with history.tables(spark, folder=str(broker.folder)) as from_folder:
-        assert told(from_folder) == expected
+        assert reported(from_folder) == expected
         (kept,) = from_folder.kept
         assert kept.is_cached
     assert not kept.is_cached
@@ -233,9 +233,9 @@ def test_what_is_open_is_replaced_also_by_nothing_and_what_was_before_is_left_ou
         at = RecordPlace(0, number, number * day_ms, 0)
         return Generation("g", number, GroupKind.CLASSIC, at.timestamp_ms, ended_ms, None, None, "", None, None, (), at)
 
-    def write(batch, **told):
+    def write(batch, **reported):
         """Like a job that has just begun."""
-        rows = [(name.replace("_", "/"), to_bytes(to_table(Generation, some))) for name, some in told.items()]
+        rows = [(name.replace("_", "/"), to_bytes(to_table(Generation, some))) for name, some in reported.items()]
         frame = spark.createDataFrame([(name, 5, data) for name, data in [*rows, stands]], OUTPUT_DDL)
         sink = Sink(str(tmp_path), Limits(), source.fetch_settings(), since_ms=20 * day_ms, clock_ms=30 * day_ms)
         sink.write(frame, batch)
@@ -244,8 +244,8 @@ def test_what_is_open_is_replaced_also_by_nothing_and_what_was_before_is_left_ou
         return [(row["generation"], row["ended_ms"]) for row in there]
 
     spark.conf.set("spark.sql.shuffle.partitions", "2")
-    goes_on, ended = generation(1, None), generation(1, 21 * day_ms)
-    assert write(0, open_generations=[goes_on], generations=[generation(0, 19 * day_ms)]) == [(1, None)]
+    continues, ended = generation(1, None), generation(1, 21 * day_ms)
+    assert write(0, open_generations=[continues], generations=[generation(0, 19 * day_ms)]) == [(1, None)]
     assert write(1, generations=[ended]) == [(1, 21 * day_ms)]
     spark.conf.unset("spark.sql.shuffle.partitions")
 

@@ -236,27 +236,27 @@ def heard(rows):
 
 def test_the_brokers_events_are_read_once_and_to_their_end_whatever_a_batch_may_have(broker, readers):
     names = SCENARIOS[2:]
-    told = history_topic.told(names, 2)
+    reported = history_topic.reported(names, 2)
     first = readers()
     start = first.initialOffset()
     assert first.latestOffset(start, ReadMaxRows(6))["events"] == {}  # there is no such topic
     history_topic.create(broker.bootstrap, 2, EVENTS_TOPIC)
-    history_topic.write(broker.bootstrap, told[:7], EVENTS_TOPIC)
+    history_topic.write(broker.bootstrap, reported[:7], EVENTS_TOPIC)
     reader = readers()
     end = reader.latestOffset(start, ReadMaxRows(6))
     found = rows_of(reader, start, end)
     assert heard(found) == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1), (1, 2)]
-    history_topic.write(broker.bootstrap, told[7:], EVENTS_TOPIC)
+    history_topic.write(broker.bootstrap, reported[7:], EVENTS_TOPIC)
     later = readers()  # a restart
     assert rows_of(later, start, end) == found
     start = json.loads(json.dumps(end))
     end = later.latestOffset(start, ReadMaxRows(6))
-    assert len(heard(rows_of(later, start, end))) == len(told) - 7
+    assert len(heard(rows_of(later, start, end))) == len(reported) - 7
     assert later.partitions(end, end) == []
     start = json.loads(json.dumps(end))
     assert heard(rows_of(later, start, later.latestOffset(start, ReadMaxRows(6)))) == []
 
-    own = [[event for event in told if event.partition == partition] for partition in range(2)]
+    own = [[event for event in reported if event.partition == partition] for partition in range(2)]
     everything = [(partition, offset) for partition in range(2) for offset in range(len(own[partition]))]
     batch = PackedBatchReader(*parse_history_options({"kafka.bootstrap.servers": broker.bootstrap}, streaming=False))
     assert heard(rows_of_batch(batch)) == everything
@@ -271,7 +271,7 @@ def rows_of_batch(reader):
 def test_a_topic_of_events_that_a_user_has_made_is_not_believed(broker):
     with Admin(bootstrap_servers=broker.bootstrap) as admin:
         admin.create_topics([NewTopic(EVENTS_TOPIC, 1)])
-    history_topic.write(broker.bootstrap, history_topic.told(SCENARIOS[2:]), EVENTS_TOPIC)
+    history_topic.write(broker.bootstrap, history_topic.reported(SCENARIOS[2:]), EVENTS_TOPIC)
     batch = PackedBatchReader(*parse_history_options({"kafka.bootstrap.servers": broker.bootstrap}, streaming=False))
     assert heard(rows_of_batch(batch)) == []
 

@@ -96,8 +96,8 @@ def test_a_stream_of_committed_records_waits_where_a_transaction_is_open(writer,
     query.finish()
     assert not query.trigger(), "what is open is not read, and is no batch either"
     assert query.sink() == [(0, offset) for offset in COMMITTED + PLAIN]
-    told = report(query.member.unread(), query.member.group_progress())
-    assert (told["totalLag"], told["ends"]) == (0, {writer.topic: {"0": STABLE}})
+    reported = report(query.member.unread(), query.member.group_progress())
+    assert (reported["totalLag"], reported["ends"]) == (0, {writer.topic: {"0": STABLE}})
     assert committed(writer.cluster, writer.topic, 1) == {0: STABLE}
     writer.commit()
     until(lambda: query.log("offsets") == [0, 1], lambda: query.trigger())

@@ -87,7 +87,7 @@ def test_a_partition_without_a_leader_holds_up_itself_only_and_is_read_on(tmp_pa
     monkeypatch.setattr("muster.spark.source.bounds.HELD_UP_WARNING_MS", 4_000)
     monkeypatch.setattr("muster.spark.source.bounds.HELD_UP_MS", 2_000)
 
-    def told(what):
+    def reported(what):
         """How often this is logged about the partition that only the killed broker has."""
         said = [record.getMessage() for record in caplog.records if record.name == "muster.spark"]
         return sum(what in text and f"{topic}-1" in text for text in said)
@@ -101,17 +101,17 @@ def test_a_partition_without_a_leader_holds_up_itself_only_and_is_read_on(tmp_pa
         try:
             until(lambda: len(query.sink()) == 40, query.run)
             cluster.produce(topic, 40, partitions=2, start=40)
-            before = told("Its records wait")
+            before = reported("Its records wait")
             brokers.node(2).kill()
-            until(lambda: told("Its records wait") == before + 1, query.run)
+            until(lambda: reported("Its records wait") == before + 1, query.run)
             until(lambda: sum(partition == 0 for partition, _ in query.sink()) == 40, query.run)
             for _ in range(5):
                 query.run()
-            assert told("Its records wait") == before + 1
+            assert reported("Its records wait") == before + 1
             assert sum(partition == 1 for partition, _ in query.sink()) <= 40
             brokers.node(2).start()
             until(lambda: len(query.sink()) == 80, query.run)
-            assert told("can be read again") == told("Its records wait")
+            assert reported("can be read again") == reported("Its records wait")
 
             # And in the middle of a batch: its task waits for the broker.
             cluster.produce(topic, 20, partitions=2, start=80)

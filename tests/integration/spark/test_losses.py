@@ -75,7 +75,7 @@ def test_a_topic_created_again_while_the_query_was_stopped(cluster, queries, gro
     again = queries(topic, failOnDataLoss="false", **how)
     read_all(again, 100 + new)
     assert sorted(again.sink()[100:]) == sorted(grid(new, 1))
-    assert any("was deleted and recreated" in told for told in warnings(caplog))
+    assert any("was deleted and recreated" in reported for reported in warnings(caplog))
     again.stop()
     assert queries(topic, **how).run() == 0
 
@@ -119,7 +119,7 @@ def test_a_commit_beyond_the_end_of_the_log(cluster, queries, caplog):
     query.member.prepare_available_now()
     query.run()
     assert audit(grid(30, 1), query.sink()) == (set(), {})
-    assert any("ends at offset 30" in told for told in warnings(caplog))
+    assert any("ends at offset 30" in reported for reported in warnings(caplog))
     assert committed(cluster, topic) == 30
 
 
@@ -156,7 +156,7 @@ def test_a_deleted_topic_holds_up_itself_only(cluster, queries, group, monkeypat
     cluster.delete(gone)
     cluster.produce(kept, 50, partitions=1, start=50)
     read_all(query, 150)
-    until(lambda: any(f"{gone}" in told and "not exist" in told for told in warnings(caplog)), query.run)
+    until(lambda: any(f"{gone}" in reported and "not exist" in reported for reported in warnings(caplog)), query.run)
     cluster.produce(kept, 50, partitions=1, start=100)
     read_all(query, 200)
     until(lambda: query.member._core.all_committed, query.run)
@@ -168,7 +168,7 @@ def test_a_missing_topic_is_said_early_and_ends_the_query(cluster, queries, monk
     there = cluster.topic(1)
     query = queries(f"{there},not-to-be-found")
     refuses(query, KafkaError, "topic not-to-be-found does not exist: create it, or remove it")
-    assert any("not-to-be-found does not exist" in told for told in warnings(caplog))
+    assert any("not-to-be-found does not exist" in reported for reported in warnings(caplog))
     query = queries(there, "p", subscribe=None, groupId=None, assign=f'{{"{there}":[0,7]}}')
     refuses(query, ConfigError, f"assign names {there}-7, which does not exist")
 
@@ -193,7 +193,7 @@ def test_no_broker_is_a_sentence(cluster, queries, monkeypatch, caplog):
         return str(refused.value)
 
     assert until_said(r"no broker at 127.0.0.1:1 has answered yet: .*refused", attempt, 700)
-    assert any("no broker at 127.0.0.1:1 has answered yet" in told for told in warnings(caplog))
+    assert any("no broker at 127.0.0.1:1 has answered yet" in reported for reported in warnings(caplog))
 
 
 # --- where reading begins ---------------------------------------------------------------------------------------------
@@ -237,8 +237,8 @@ def test_commits_that_fail_are_said_and_hold_up_nobody(cluster, queries, caplog,
         query = queries(topic, mode="assign", maxOffsetsPerTrigger=1)
         cluster.produce(topic, 30, partitions=1)
         read_all(query, 30)
-        (told,) = [told for told in warnings(caplog) if "could not commit offsets" in told]
-        assert "only the checkpoint has" in told
+        (reported,) = [reported for reported in warnings(caplog) if "could not commit offsets" in reported]
+        assert "only the checkpoint has" in reported
 
 
 def test_reading_the_commits_of_all_groups_ends(cluster, queries, caplog):
@@ -254,4 +254,4 @@ def test_reading_the_commits_of_all_groups_ends(cluster, queries, caplog):
             idle.append(len(query.sink()) > 0)
 
     until(lambda: any(idle), step)
-    assert any("it commits nothing" in told for told in warnings(caplog))
+    assert any("it commits nothing" in reported for reported in warnings(caplog))

@@ -47,9 +47,9 @@ def test_the_doctor_knows_a_query_that_was_started_again(cluster, queries):
         query.stop()
     words = ["doctor", "--group", cluster.group, "--engine", "small", "--json", "--bootstrap", cluster.bootstrap]
     done = subprocess.run([sys.executable, "-m", "muster", *words], capture_output=True, text=True, check=False)
-    told = [line for row in json.loads(done.stdout)["rebalances"] for line in row["evidence"] if "Spark" in line]
+    reported = [line for row in json.loads(done.stdout)["rebalances"] for line in row["evidence"] if "Spark" in line]
     on = "it continued as another member: it was restarted, or had been removed from the group in between."
-    assert told == [
+    assert reported == [
         f"Spark query {name} left as a member after finishing batch 1; {on}",
         f"Spark query {name} left as a member after finishing batch 2; it did not commit again soon.",
     ]

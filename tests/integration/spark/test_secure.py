@@ -88,6 +88,6 @@ def test_the_doctor_reads_the_groups(settings, topic, tmp_path, capsys):
     path = tmp_path / "client.properties"
     path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     assert main(["doctor", "--command-config", str(path), "--json"]) == 0
-    told = capsys.readouterr()
-    assert PASSWORDS["carol"] not in told.out + told.err
-    assert topic in [group["group"] for group in json.loads(told.out)["groups"]]
+    reported = capsys.readouterr()
+    assert PASSWORDS["carol"] not in reported.out + reported.err
+    assert topic in [group["group"] for group in json.loads(reported.out)["groups"]]

@@ -101,9 +101,9 @@ def test_rows_are_records_where_kafka_puts_them(cluster, codec, engine):
     )
     write(options, rows(key=keys, value=values, headers=headers, partition=partitions), engine)
     found = read(cluster, topic, count)
-    told = Counter((message.key(), message.value(), str(message.headers())) for message in found)
+    reported = Counter((message.key(), message.value(), str(message.headers())) for message in found)
     pairs = [str([("h", b"x"), ("n", None)]) if n % 3 == 0 else "None" for n in range(count)]
-    assert told == Counter(zip(keys, values, pairs, strict=True))
+    assert reported == Counter(zip(keys, values, pairs, strict=True))
     where: dict[int, list[int]] = {}
     for message in found:
         if message.value() is not None:

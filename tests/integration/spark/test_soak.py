@@ -60,6 +60,6 @@ def test_nothing_is_lost_and_repeated_only_where_it_may_be(
     outcome = judge(facts)
     kind = f"{schedule.peer}, {schedule.mode}, {schedule.sink}: {', '.join(step.do for step in schedule.steps)}"
     count = f"{outcome.records} records in {len(facts.plans)} batches"
-    told = f"{outcome.again} again to the sink, {outcome.shared} to two queries"
-    record_property("soak", f"seed {schedule.seed} ({kind}): {count}, {told}")
+    reported = f"{outcome.again} again to the sink, {outcome.shared} to two queries"
+    record_property("soak", f"seed {schedule.seed} ({kind}): {count}, {reported}")
     assert outcome.wrong == [], "\n".join([str(schedule), *story, *map(str, facts.ends)])

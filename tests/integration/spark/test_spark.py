@@ -224,7 +224,9 @@ def test_a_running_query_tells_the_lag_that_muster_lag_tells_and_its_numbers(spa
     name = f"lags{uuid.uuid4().hex[:8]}"
     frame = spark.readStream.format("muster").options(**options(cluster, topic, maxOffsetsPerTrigger="10")).load()
     writer = frame.writeStream.foreachBatch(look).queryName(name)
-    stop = on_progress(spark, lambda told: reports.setdefault(told.batch, told) if told.query == name else None)
+    stop = on_progress(
+        spark, lambda reported: reports.setdefault(reported.batch, reported) if reported.query == name else None
+    )
     served = serve_metrics(spark, 0)
     query = Stream(writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start)
     try:

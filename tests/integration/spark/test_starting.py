@@ -13,7 +13,7 @@ from muster.model import OffsetAndMetadata, TopicPartition
 from muster.spark.source.batch import plan
 from muster.spark.source.options import parse_options
 from tests.support.faces import until
-from tests.support.queries import committed, told
+from tests.support.queries import committed, reported
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -43,7 +43,7 @@ def test_batch_reads_by_time(cluster, topic, caplog):
     by_time = json_of(topic, p0=7000)
     assert planned(startingOffsetsByTimestamp=by_time) == [(3, 10), (0, 10)]
     assert planned(endingOffsetsByTimestamp=by_time) == [(0, 3), (0, 10)]
-    assert [line for line in told(caplog) if topic in line] == [
+    assert [line for line in reported(caplog) if topic in line] == [
         f"startingOffsetsByTimestamp does not name {topic}-1: reading starts where their logs begin",
         f"endingOffsetsByTimestamp does not name {topic}-1: reading ends where their logs end",
     ]
@@ -87,7 +87,7 @@ def test_a_stream_begins_where_json_says_and_tells_of_the_rest(cluster, queries,
     until(lambda: len(query.sink()) == 13, query.run)
     assert sorted(query.sink()) == [(0, offset) for offset in range(10)] + [(1, 7), (1, 8), (1, 9)]
     rest = f"startingOffsets does not name {topic}-0: reading starts where their logs begin"
-    assert told(caplog).count(rest) == 1
+    assert reported(caplog).count(rest) == 1
     query.stop()
     wrong = queries(topic, "wrong", groupId=f"{cluster.group}-wrong", startingOffsets=json_of(topic, p2=7))
     with pytest.raises(ConfigError, match=f"startingOffsets names {topic}-2, which is not one of"):

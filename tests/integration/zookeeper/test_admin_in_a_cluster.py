@@ -73,9 +73,9 @@ def test_partitions_settings_and_records(cluster: Cluster) -> None:
         [a.DeleteRecordsTopic("t", [a.DeleteRecordsPartition(i, 2) for i in range(6)])], 30_000
     )
     answer = cluster.ask(1, cut, 2)
-    told = {one.partition_index: (one.error_code, one.low_watermark) for one in answer.topics[0].partitions}
+    reported = {one.partition_index: (one.error_code, one.low_watermark) for one in answer.topics[0].partitions}
     elsewhere = (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
-    assert told == {index: (0, 2) if leader == 1 else elsewhere for index, leader in leaders.items()}
+    assert reported == {index: (0, 2) if leader == 1 else elsewhere for index, leader in leaders.items()}
     cluster.brokers[1].kill()
     cluster.brokers[1].start()
     mine = next(index for index, leader in leaders.items() if leader == 1)

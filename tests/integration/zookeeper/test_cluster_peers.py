@@ -30,8 +30,8 @@ def cluster(zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
 
 
 def led(cluster: Cluster, topic: str, partitions: int) -> bool:
-    told = [cluster.leaders(topic, number) for number in cluster.brokers]
-    return all(len(found) == partitions and all(code == 0 for code, _, _ in found.values()) for found in told)
+    reported = [cluster.leaders(topic, number) for number in cluster.brokers]
+    return all(len(found) == partitions and all(code == 0 for code, _, _ in found.values()) for found in reported)
 
 
 def produce(cluster: Cluster, topic: str, partitions: int) -> None:

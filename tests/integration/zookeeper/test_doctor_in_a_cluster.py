@@ -64,7 +64,7 @@ def look(cluster: Cluster) -> Report:
         return read_cluster(admin, config, Selection(), None, tell).report()
 
 
-def is_told(cluster: Cluster) -> bool:
+def is_reported(cluster: Cluster) -> bool:
     """Whether the first event has been written."""
     try:
         return bool(look(cluster).rebalances)
@@ -83,25 +83,25 @@ def test_a_crash_and_a_freeze_are_named_live_and_from_the_folders(
         admin.create_topics([NewTopic(TOPIC, 3)])
     clients = ("with-muster", "with-confluent", "with-kafka-python")
     first = begin(clients[0])
-    eventually(lambda: is_told(cluster))
+    eventually(lambda: is_reported(cluster))
 
-    def told(*after: Cause) -> bool:
+    def reported(*after: Cause) -> bool:
         return tuple(causes(look(cluster))[-len(after) :]) == after
 
     frozen = begin(clients[1])
-    eventually(lambda: told(Cause.STARTED, Cause.JOINED))
+    eventually(lambda: reported(Cause.STARTED, Cause.JOINED))
     killed = begin(clients[2])
-    eventually(lambda: told(Cause.JOINED, Cause.JOINED))
+    eventually(lambda: reported(Cause.JOINED, Cause.JOINED))
     with Producer(bootstrap_servers=cluster.bootstrap) as producer:
         for partition in range(3):
             producer.send(TOPIC, value=b"1", partition=partition)
     eventually(lambda: len(look(cluster).lag) == 3)
     killed.crash()
-    eventually(lambda: told(Cause.SESSION_EXPIRED))
+    eventually(lambda: reported(Cause.SESSION_EXPIRED))
     frozen.process.send_signal(signal.SIGSTOP)
-    eventually(lambda: told(Cause.SESSION_EXPIRED, Cause.SESSION_EXPIRED))
+    eventually(lambda: reported(Cause.SESSION_EXPIRED, Cause.SESSION_EXPIRED))
     frozen.process.send_signal(signal.SIGCONT)
-    eventually(lambda: told(Cause.SESSION_EXPIRED, Cause.SESSION_EXPIRED, Cause.JOINED))
+    eventually(lambda: reported(Cause.SESSION_EXPIRED, Cause.SESSION_EXPIRED, Cause.JOINED))
     live = look(cluster)
     for member in (frozen, first):
         member.leave()
@@ -143,7 +143,7 @@ def test_the_job_writes_the_brokers_events_and_each_row_once(spark: Any, cluster
     for client_id, write in zip(("first", "second"), ways, strict=True):
         visit(client_id)
         visits = len(found) + 1
-        eventually(lambda: is_told(cluster) and causes(look(cluster)) == [Cause.STARTED, Cause.LEFT] * visits)  # noqa: B023
+        eventually(lambda: is_reported(cluster) and causes(look(cluster)) == [Cause.STARTED, Cause.LEFT] * visits)  # noqa: B023
         write()
         rows = ds.dataset(out / "open" / "rebalances", format="parquet").to_table().to_pylist()
         assert {row["source"] for row in rows} == {"events"}

@@ -69,7 +69,7 @@ def test_members_of_both_kinds_come_go_and_outlive_their_coordinator(tmp_path: P
                 assert all(now >= then for now, then in zip(kept, offsets, strict=True)), "no commit was lost"
                 until(
                     lambda: all(now > then for now, then in zip(committed(broker.bootstrap), kept, strict=True)),
-                    lambda: "every member goes on committing, in the generation that it had",
+                    lambda: "every member continues to commit, in the generation that it had",
                 )
                 assert broker.log().count("rebalance") == starts, "the group did not rebalance"
                 fourth.leave()

@@ -38,8 +38,8 @@ def coordinator(cluster: Cluster, group: str, asked: int) -> int:
 
 def events(cluster: Cluster, asked: int, without: int = 0) -> list[dict[str, Any]]:
     """The events in partitions with a leader, except those of one broker that is down."""
-    told = cluster.leaders(GROUP_EVENTS_TOPIC, asked).items()
-    led = [number for number, (error, leader, _) in told if not error and leader != without]
+    reported = cluster.leaders(GROUP_EVENTS_TOPIC, asked).items()
+    led = [number for number, (error, leader, _) in reported if not error and leader != without]
     partitions = [TopicPartition(GROUP_EVENTS_TOPIC, number) for number in led]
     found: list[dict[str, Any]] = []
     with Consumer(bootstrap_servers=cluster.brokers[asked].bootstrap, auto_offset_reset="earliest") as consumer:
@@ -71,12 +71,12 @@ def test_events_of_all_groups_are_found_and_who_took_one_over(cluster: Cluster) 
         former = coordinator(cluster, GROUPS[0], 1)
         other = former % 3 + 1
 
-        def all_told() -> bool:
-            told = by_group(events(cluster, other))
-            causes = {group: [label.cause for label in found] for group, found in told.items()}
+        def all_reported() -> bool:
+            reported = by_group(events(cluster, other))
+            causes = {group: [label.cause for label in found] for group, found in reported.items()}
             return causes == {GROUPS[0]: [Cause.STARTED]} | {key: [Cause.STARTED, Cause.LEFT] for key in GROUPS[1:]}
 
-        eventually(all_told)
+        eventually(all_reported)
         leaders = [leader for _, leader, _ in cluster.leaders(GROUP_EVENTS_TOPIC, other).values()]
         assert sorted(leaders) == [1, 2, 3]
         # Another broker takes over the group; the events written by the former one are unavailable while it is down.
@@ -93,7 +93,7 @@ def test_events_of_all_groups_are_found_and_who_took_one_over(cluster: Cluster) 
         cluster.brokers[former].start()
 
         def moved() -> bool:
-            told = by_group(events(cluster, other)).get(GROUPS[0], [])
-            return [label.cause for label in told][:2] == [Cause.STARTED, Cause.COORDINATOR_MOVED]
+            reported = by_group(events(cluster, other)).get(GROUPS[0], [])
+            return [label.cause for label in reported][:2] == [Cause.STARTED, Cause.COORDINATOR_MOVED]
 
         eventually(moved)

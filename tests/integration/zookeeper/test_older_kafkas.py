@@ -45,8 +45,8 @@ def topic(kafka: LastZooKeeperKafkaBroker) -> str:
         admin.create_topics([NewTopic(name, PARTITIONS)])
 
         def has_leaders() -> bool:
-            told = admin.describe_topics([name], raise_errors=False)[name]
-            return not isinstance(told, KafkaError) and all(part.leader_id >= 0 for part in told.partitions)
+            reported = admin.describe_topics([name], raise_errors=False)[name]
+            return not isinstance(reported, KafkaError) and all(part.leader_id >= 0 for part in reported.partitions)
 
         until(has_leaders, rest)
     codecs = ["none", "gzip", "snappy", "lz4", "zstd"]

@@ -47,8 +47,8 @@ def under_newer_epochs(
     """Wait until partitions have this error and leader, with newer epochs; returns what is reported then."""
 
     def found() -> States | None:
-        told = cluster.leaders("mixed", asked)
-        return told if all(told[n][:2] == wanted and told[n][2] > after[n][2] for n in partitions) else None
+        reported = cluster.leaders("mixed", asked)
+        return reported if all(reported[n][:2] == wanted and reported[n][2] > after[n][2] for n in partitions) else None
 
     states: States = eventually(found)
     return states

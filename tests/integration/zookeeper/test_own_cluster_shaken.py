@@ -85,9 +85,11 @@ def test_brokers_and_zookeeper_shaken_lose_and_repeat_and_disorder_nothing(
     count = {group: sum(len(rows) for _, rows in runs) for group, runs in facts.runs.items()}
     topic_count = f"{len(topics.known)} topics, {len(topics.failed)} requests about them failed"
     wrong_transactions = transactions.wrong()
-    ended = f"{len(transactions.told.committed)} transactions committed, {len(transactions.told.aborted)} aborted"
-    told = f"{len(facts.acknowledged)} acknowledged, {count} read by groups, {topic_count}, {ended}"
-    record_property("soak", f"seed {schedule.seed}, {world_of(schedule)}: {told}")
+    ended = (
+        f"{len(transactions.reported.committed)} transactions committed, {len(transactions.reported.aborted)} aborted"
+    )
+    reported = f"{len(facts.acknowledged)} acknowledged, {count} read by groups, {topic_count}, {ended}"
+    record_property("soak", f"seed {schedule.seed}, {world_of(schedule)}: {reported}")
     print(*topics.failed, *transactions.troubles, sep="\n")
     assert [*judge(facts), *beside.errors, *topics.wrong(), *wrong_transactions] == [], schedule
     assert len(facts.acknowledged) > 100

@@ -152,11 +152,11 @@ def test_a_partition_that_cannot_be_opened_has_no_leader(cluster: Cluster, tmp_p
     others = sorted(set(before) - {lost})
 
     def led() -> bool:
-        told = [cluster.leaders("t", number) for number in cluster.brokers]
+        reported = [cluster.leaders("t", number) for number in cluster.brokers]
         none = ErrorCode.LEADER_NOT_AVAILABLE, -1
         return all(
             found[lost][:2] == none and all(found[number][:2] == (0, before[number][1]) for number in others)
-            for found in told
+            for found in reported
         )
 
     eventually(led)
@@ -175,8 +175,8 @@ def test_a_partition_that_cannot_be_opened_has_no_leader(cluster: Cluster, tmp_p
 
 def all_led(cluster: Cluster, topic: str, partitions: int) -> bool:
     """Whether every broker reports it."""
-    told = [cluster.leaders(topic, number) for number in cluster.brokers]
-    return all(len(found) == partitions and all(code == 0 for code, _, _ in found.values()) for found in told)
+    reported = [cluster.leaders(topic, number) for number in cluster.brokers]
+    return all(len(found) == partitions and all(code == 0 for code, _, _ in found.values()) for found in reported)
 
 
 def test_what_kafkas_tools_of_that_time_write(cluster: Cluster, znodes: KazooClient, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ LONG_MS = 100_000
 PATIENCE_S = 120
 
 
-class Told:
+class Reported:
     """The events of a session, which a test can wait for."""
 
     def __init__(self, session: ZooKeeperSession) -> None:
@@ -54,19 +54,19 @@ class Told:
 
 
 @asynccontextmanager
-async def opened(address: str, timeout_ms: int = LONG_MS) -> AsyncIterator[tuple[ZooKeeperSession, Told]]:
+async def opened(address: str, timeout_ms: int = LONG_MS) -> AsyncIterator[tuple[ZooKeeperSession, Reported]]:
     session = ZooKeeperSession(address, timeout_ms=timeout_ms, create_chroot="/" in address)
-    told = Told(session)
+    reported = Reported(session)
     await session.start(PATIENCE_S * 1000)
     try:
-        yield session, told
+        yield session, reported
     finally:
         await session.close()
 
 
 async def test_every_operation_is_answered_as_the_page_of_operations_says(zookeeper: ZooKeeperServer) -> None:
-    async with opened(zookeeper.chroot()) as (session, told):
-        assert told.events == [zk.SessionEvent.CONNECTED]
+    async with opened(zookeeper.chroot()) as (session, reported):
+        assert reported.events == [zk.SessionEvent.CONNECTED]
         assert session.timeout_ms == LONG_MS
         assert await session.ask(zk.Create("/a", b"data")) == "/a"
         data, stat = await session.ask(zk.GetData("/a"))
@@ -121,34 +121,34 @@ async def test_every_operation_is_answered_as_the_page_of_operations_says(zookee
 async def test_errors_are_reported_by_their_kind_and_path(
     zookeeper: ZooKeeperServer, what: zk.Ask[object], error: type[Exception], path: str | None
 ) -> None:
-    async with opened(zookeeper.chroot()) as (session, told):
+    async with opened(zookeeper.chroot()) as (session, reported):
         await session.ask(zk.Create("/a"))
         await session.ask(zk.Create("/a/mine", ephemeral=True))
         with pytest.raises(error) as refused:
             await session.ask(what)
         assert getattr(refused.value, "path", None) == path
         assert await session.ask(zk.GetChildren("/")) == ["a"]
-        assert told.events == [zk.SessionEvent.CONNECTED], "the connection stands"
+        assert reported.events == [zk.SessionEvent.CONNECTED], "the connection stands"
 
 
 async def test_as_much_as_is_allowed_can_be_written_and_read(zookeeper: ZooKeeperServer) -> None:
-    async with opened(zookeeper.chroot()) as (session, told):
+    async with opened(zookeeper.chroot()) as (session, reported):
         data = os.urandom(1_000_000)
         await session.ask(zk.Create("/a", data))
         assert (await session.ask(zk.GetData("/a")))[0] == data
         await session.ask(zk.Multi(*(zk.Create(f"/a/{n}", data[n * 100 : n * 100 + 100]) for n in range(4_000))))
         children = await session.ask(zk.GetChildren("/a"))
         assert len(children) == 4_000
-        assert told.events == [zk.SessionEvent.CONNECTED]
+        assert reported.events == [zk.SessionEvent.CONNECTED]
 
 
 async def test_a_watch_tells_one_change_before_any_answer_that_shows_it(zookeeper: ZooKeeperServer) -> None:
     address = zookeeper.chroot()
-    async with opened(address) as (session, told), opened(address) as (writer, _):
+    async with opened(address) as (session, reported), opened(address) as (writer, _):
         await session.ask(zk.Exists("/a", watch=True))
         await writer.ask(zk.Create("/a"))
-        await told.event(zk.Watched(zk.ZnodeChange.CREATED, "/a"))
-        told.events.clear()
+        await reported.event(zk.Watched(zk.ZnodeChange.CREATED, "/a"))
+        reported.events.clear()
         for version in range(200):
             watched = await session.ask(zk.GetData("/a", watch=True))
             assert watched[1].version == version
@@ -156,18 +156,18 @@ async def test_a_watch_tells_one_change_before_any_answer_that_shows_it(zookeepe
             await writer.ask(zk.SetData("/a", b""))
             while (await session.ask(zk.GetData("/a")))[1].version == version:
                 pass
-            assert len(told.events) == version + 1, "the answer has overtaken the event"
-        assert set(told.events) == {zk.Watched(zk.ZnodeChange.DATA, "/a")}
-        told.events.clear()
+            assert len(reported.events) == version + 1, "the answer has overtaken the event"
+        assert set(reported.events) == {zk.Watched(zk.ZnodeChange.DATA, "/a")}
+        reported.events.clear()
         await writer.ask(zk.Create("/a/b"))
         await session.ask(zk.Exists("/a", watch=True))
         await session.ask(zk.GetData("/a", watch=True))
-        assert told.events == [zk.Watched(zk.ZnodeChange.CHILDREN, "/a")]
+        assert reported.events == [zk.Watched(zk.ZnodeChange.CHILDREN, "/a")]
         await writer.ask(zk.Delete("/a/b"))
         await session.ask(zk.GetChildren("/a", watch=True))
         await writer.ask(zk.Delete("/a"))
         await session.ask(zk.Sync("/"))
-        assert told.events[1:] == [zk.Watched(zk.ZnodeChange.DELETED, "/a")], "told once"
+        assert reported.events[1:] == [zk.Watched(zk.ZnodeChange.DELETED, "/a")], "told once"
 
 
 async def test_more_requests_than_kazoo_takes_wait_their_turn_and_the_loop_continues(
@@ -185,7 +185,7 @@ async def test_more_requests_than_kazoo_takes_wait_their_turn_and_the_loop_conti
 
 
 async def test_a_cancelled_caller_gets_nothing_and_disturbs_nothing(zookeeper: ZooKeeperServer) -> None:
-    async with opened(zookeeper.chroot()) as (session, told):
+    async with opened(zookeeper.chroot()) as (session, reported):
         asked = [asyncio.create_task(session.ask(zk.Create("/n-", sequential=True))) for _ in range(2 * MOST_UNDER_WAY)]
         await asyncio.sleep(0)
         for each in asked[::2]:
@@ -196,32 +196,32 @@ async def test_a_cancelled_caller_gets_nothing_and_disturbs_nothing(zookeeper: Z
             await session.ask(zk.Exists("/"))
         children = await session.ask(zk.GetChildren("/"))
         assert len(children) >= MOST_UNDER_WAY
-        assert told.events == [zk.SessionEvent.CONNECTED]
+        assert reported.events == [zk.SessionEvent.CONNECTED]
 
 
 async def test_a_frozen_server_is_doubted_before_anyone_says_so_and_what_was_asked_fails(
     own_zookeeper: ZooKeeperServer,
 ) -> None:
-    async with opened(own_zookeeper.address, 6_000) as (session, told):
+    async with opened(own_zookeeper.address, 6_000) as (session, reported):
         await session.ask(zk.Create("/mine", ephemeral=True))
         await session.ask(zk.Exists("/mine", watch=True))
-        first, frozen = session.session_id, len(told.events)
+        first, frozen = session.session_id, len(reported.events)
         own_zookeeper.freeze()
         # More and more requests: kazoo alone would never notice.
         unanswered = asyncio.create_task(keep_asking(session))
-        doubted = await told.event(zk.SessionEvent.DOUBTED, frozen)
+        doubted = await reported.event(zk.SessionEvent.DOUBTED, frozen)
         assert not session.is_live
-        own = [event for event in told.events[frozen : doubted + 1] if isinstance(event, zk.SessionEvent)]
+        own = [event for event in reported.events[frozen : doubted + 1] if isinstance(event, zk.SessionEvent)]
         assert own == [zk.SessionEvent.SUSPENDED, zk.SessionEvent.DOUBTED]
         with pytest.raises(zk.ConnectionLossError):
             await unanswered
         with pytest.raises(zk.ConnectionLossError):
             await session.ask(zk.Exists("/"))
         own_zookeeper.thaw()
-        connected = await told.event(zk.SessionEvent.CONNECTED, doubted)
-        between = [event for event in told.events[doubted:connected] if isinstance(event, zk.SessionEvent)]
+        connected = await reported.event(zk.SessionEvent.CONNECTED, doubted)
+        between = [event for event in reported.events[doubted:connected] if isinstance(event, zk.SessionEvent)]
         assert between in ([zk.SessionEvent.DOUBTED], [zk.SessionEvent.DOUBTED, zk.SessionEvent.EXPIRED])
-        assert told.events.count(zk.Watched(zk.ZnodeChange.LOST, "/mine")) == 1
+        assert reported.events.count(zk.Watched(zk.ZnodeChange.LOST, "/mine")) == 1
         assert (zk.SessionEvent.EXPIRED in between) == (session.session_id != first)
 
 
@@ -235,13 +235,13 @@ async def keep_asking(session: ZooKeeperSession) -> None:
 
 
 async def test_a_server_killed_and_started_again_on_its_data_keeps_the_session(own_zookeeper: ZooKeeperServer) -> None:
-    async with opened(own_zookeeper.address) as (session, told):
+    async with opened(own_zookeeper.address) as (session, reported):
         await session.ask(zk.Create("/mine", b"data", ephemeral=True))
         await session.ask(zk.GetData("/mine", watch=True))
         await session.ask(zk.GetChildren("/mine", watch=True))
         own_zookeeper.kill()
-        await told.event(zk.Watched(zk.ZnodeChange.LOST, "/mine"))
-        assert told.events == [
+        await reported.event(zk.Watched(zk.ZnodeChange.LOST, "/mine"))
+        assert reported.events == [
             zk.SessionEvent.CONNECTED,
             zk.SessionEvent.SUSPENDED,
             zk.Watched(zk.ZnodeChange.LOST, "/mine"),
@@ -252,7 +252,7 @@ async def test_a_server_killed_and_started_again_on_its_data_keeps_the_session(o
         await asyncio.to_thread(own_zookeeper.start)
         async with asyncio.timeout(PATIENCE_S):
             await waiting
-        assert told.events[3:] == [zk.SessionEvent.CONNECTED]
+        assert reported.events[3:] == [zk.SessionEvent.CONNECTED]
         assert (await session.ask(zk.GetData("/mine")))[1].ephemeral_owner == session.session_id
 
 
@@ -265,15 +265,15 @@ async def test_a_session_that_an_older_zookeeper_refuses_is_followed_by_a_new_on
     own_zookeeper.kill()
     shutil.copytree(data, backup)
     own_zookeeper.start()
-    async with opened(own_zookeeper.address, 1_000) as (session, told):
+    async with opened(own_zookeeper.address, 1_000) as (session, reported):
         before = session.session_id
         await session.ask(zk.Create("/0"))
         own_zookeeper.kill()
         shutil.rmtree(data)
         backup.rename(data)
         await asyncio.to_thread(own_zookeeper.start)
-        expired = await told.event(zk.SessionEvent.EXPIRED)
-        await told.event(zk.SessionEvent.CONNECTED, expired)
+        expired = await reported.event(zk.SessionEvent.EXPIRED)
+        await reported.event(zk.SessionEvent.CONNECTED, expired)
         assert session.session_id != before
         assert await session.ask(zk.Exists("/0")) is None
         await session.ask(zk.Create("/0"))
@@ -282,7 +282,7 @@ async def test_a_session_that_an_older_zookeeper_refuses_is_followed_by_a_new_on
 async def test_an_ephemeral_znode_created_as_the_connection_was_lost_is_found_to_be_the_own(
     own_zookeeper: ZooKeeperServer,
 ) -> None:
-    async with opened(own_zookeeper.address) as (session, told):
+    async with opened(own_zookeeper.address) as (session, reported):
         for attempt in range(5):
             own_zookeeper.freeze()
             # It reads the request, if at all, before it notices that the connection is closed.
@@ -290,7 +290,7 @@ async def test_an_ephemeral_znode_created_as_the_connection_was_lost_is_found_to
             await asyncio.sleep(0.01)
             assert session._current is not None
             session._current.break_off()
-            await told.until(lambda events, n=attempt: events.count(zk.SessionEvent.SUSPENDED) > n)  # type: ignore[misc]
+            await reported.until(lambda events, n=attempt: events.count(zk.SessionEvent.SUSPENDED) > n)  # type: ignore[misc]
             own_zookeeper.thaw()
             async with asyncio.timeout(PATIENCE_S):
                 await creating  # at once, if it was answered before the server was suspended
@@ -309,7 +309,7 @@ class Wait(zk.Ask[None]):
 
 
 async def test_an_expired_session_is_followed_by_a_new_one_and_its_plans_end(zookeeper: ZooKeeperServer) -> None:
-    async with opened(zookeeper.address) as (session, told):
+    async with opened(zookeeper.address) as (session, reported):
         first = session.session_id
         path = await session.ask(zk.Create("/mine-", ephemeral=True, sequential=True))
         waiting = asyncio.Event()
@@ -324,8 +324,8 @@ async def test_an_expired_session_is_followed_by_a_new_one_and_its_plans_end(zoo
 
         late = asyncio.create_task(session.run(plan(), wait))
         await asyncio.to_thread(expire, session)
-        expired = await told.event(zk.SessionEvent.EXPIRED)
-        await told.event(zk.SessionEvent.CONNECTED, expired)
+        expired = await reported.event(zk.SessionEvent.EXPIRED)
+        await reported.event(zk.SessionEvent.CONNECTED, expired)
         waiting.set()
         with pytest.raises(zk.SessionExpiredError):
             await late
@@ -334,16 +334,16 @@ async def test_an_expired_session_is_followed_by_a_new_one_and_its_plans_end(zoo
         assert await session.ask(zk.Exists(path)) is None
         assert await session.ask(zk.Exists(f"{path}-late")) is None
         connected, suspended = zk.SessionEvent.CONNECTED, zk.SessionEvent.SUSPENDED
-        assert told.events == [connected, suspended, zk.SessionEvent.EXPIRED, connected]
+        assert reported.events == [connected, suspended, zk.SessionEvent.EXPIRED, connected]
 
 
 async def test_a_plan_that_waits_for_a_connection_learns_of_the_end(own_zookeeper: ZooKeeperServer) -> None:
-    async with opened(own_zookeeper.address) as (session, told):
+    async with opened(own_zookeeper.address) as (session, reported):
         own_zookeeper.freeze()
-        await told.event(zk.SessionEvent.CONNECTED)
+        await reported.event(zk.SessionEvent.CONNECTED)
         assert session._current is not None
         session._current.break_off()
-        await told.event(zk.SessionEvent.SUSPENDED)
+        await reported.event(zk.SessionEvent.SUSPENDED)
         waiting = asyncio.create_task(session.ask(zk.Reconnected()))
         await asyncio.sleep(0)
         session.link_expired(session._current)
@@ -354,7 +354,7 @@ async def test_a_plan_that_waits_for_a_connection_learns_of_the_end(own_zookeepe
         own_zookeeper.thaw()
         connected = 2
         while True:
-            await told.event(zk.SessionEvent.CONNECTED, connected)
+            await reported.event(zk.SessionEvent.CONNECTED, connected)
             try:
                 await session.ask(zk.Reconnected())
             except (
@@ -386,27 +386,27 @@ FROZEN = """
 
 async def test_a_process_that_stood_still_learns_that_its_session_has_ended(own_zookeeper: ZooKeeperServer) -> None:
     script = textwrap.dedent(FROZEN.format(address=own_zookeeper.address))
-    async with opened(own_zookeeper.address) as (session, told):
+    async with opened(own_zookeeper.address) as (session, reported):
         await session.ask(zk.Exists("/frozen", watch=True))
         command = [sys.executable, "-c", script]
         process = await asyncio.to_thread(subprocess.Popen[str], command, stdout=subprocess.PIPE, text=True)
         try:
-            await told.event(zk.Watched(zk.ZnodeChange.CREATED, "/frozen"))
+            await reported.event(zk.Watched(zk.ZnodeChange.CREATED, "/frozen"))
             assert process.stdout is not None
             assert await asyncio.to_thread(process.stdout.readline) == "created\n"
             if await session.ask(
                 zk.Exists("/frozen", watch=True)
             ):  # otherwise the machine was too slow for it to live that long
                 process.send_signal(signal.SIGSTOP)
-                await told.event(zk.Watched(zk.ZnodeChange.DELETED, "/frozen"))
+                await reported.event(zk.Watched(zk.ZnodeChange.DELETED, "/frozen"))
             process.send_signal(signal.SIGCONT)
             names, _ = await asyncio.to_thread(process.communicate, timeout=PATIENCE_S)
         finally:
             process.kill()
             process.wait()
         # Its own clock may come first, or ZooKeeper; it may already have been in doubt if it was slow.
-        told_it = [name for name in names.split() if name != "DOUBTED"]
-        assert told_it[-3:] == ["SUSPENDED", "EXPIRED", "CONNECTED"]
+        session_events = [name for name in names.split() if name != "DOUBTED"]
+        assert session_events[-3:] == ["SUSPENDED", "EXPIRED", "CONNECTED"]
 
 
 async def test_closing_ends_the_session_at_once_with_what_is_under_way_and_leaves_no_thread(
@@ -509,11 +509,11 @@ async def test_a_chroot_is_created_where_asked_and_missed_otherwise(zookeeper: Z
     address = f"{zookeeper.chroot()}/deep/er"
     with pytest.raises(zk.NoNodeError, match=r"the chroot /test-.*/deep/er does not exist in the ZooKeeper at"):
         await ZooKeeperSession(address).start(PATIENCE_S * 1000)
-    async with opened(address) as (session, told):
+    async with opened(address) as (session, reported):
         assert await session.ask(zk.GetChildren("/", watch=True)) == []
         async with opened(zookeeper.address) as (other, _):
             await other.ask(zk.Create(address.removeprefix(zookeeper.address) + "/a"))
-        await told.event(zk.Watched(zk.ZnodeChange.CHILDREN, "/"))
+        await reported.event(zk.Watched(zk.ZnodeChange.CHILDREN, "/"))
     async with ZooKeeperSession(address) as session:
         assert await session.ask(zk.GetChildren("/")) == ["a"]
 
@@ -543,8 +543,8 @@ async def test_a_listener_that_fails_disturbs_no_other(zookeeper: ZooKeeperServe
 
     session = ZooKeeperSession(zookeeper.address)
     session.listen(fail)
-    told = Told(session)
+    reported = Reported(session)
     async with session:
-        assert told.events == [zk.SessionEvent.CONNECTED]
+        assert reported.events == [zk.SessionEvent.CONNECTED]
     assert len(complaints) == 1
     assert "a listener of a ZooKeeperSession failed at SessionEvent.CONNECTED" in complaints[0]

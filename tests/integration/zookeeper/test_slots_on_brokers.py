@@ -221,7 +221,7 @@ def test_a_stable_group_survives_its_coordinators(cluster: Cluster, znodes: Kazo
     group = Group(cluster)
     try:
         eventually(lambda: group.failed() or len(cluster.members(3) or ()) == 3)
-        group.goes_on(3)
+        group.continues(3)
         eventually(lambda: sorted(n for each in group.assignments() for n in each[-1]) == list(range(PARTITIONS)))
         shares, number, assignments = cluster.members(3), generation(znodes), str(group.assignments())
 
@@ -233,14 +233,14 @@ def test_a_stable_group_survives_its_coordinators(cluster: Cluster, znodes: Kazo
         second = eventually(lambda: next((each for each in [cluster.coordinator(1)] if each not in (3, -1)), None))
         assert eventually(lambda: cluster.members(second)) == shares
         assert cluster.committed(second) == dict.fromkeys(range(PARTITIONS), group.produced)
-        group.goes_on(second)
+        group.continues(second)
         is_as_before()
 
         # It comes back, and gets its slots back.
         cluster.brokers[3].start()
         eventually(lambda: all(cluster.coordinator(each) == 3 for each in cluster.brokers))
         assert eventually(lambda: cluster.members(3)) == shares
-        group.goes_on(3)
+        group.continues(3)
         is_as_before()
 
         # It is suspended for longer than its session lives. A commit waits in its socket.
@@ -258,7 +258,7 @@ def test_a_stable_group_survives_its_coordinators(cluster: Cluster, znodes: Kazo
             answer = waiting.receive(m.OffsetCommitRequest, 8)
         assert answer.topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
         eventually(lambda: cluster.committed(3, SIMPLE) == {0: 10})  # it has its slots again
-        group.goes_on(3)
+        group.continues(3)
         is_as_before()
     finally:
         for member in group.members:

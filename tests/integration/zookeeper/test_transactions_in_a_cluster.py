@@ -19,9 +19,9 @@ from confluent_kafka import TopicPartition
 from muster import Admin, NewTopic
 from muster.protocol import messages as m
 from muster.protocol import transaction_messages as t
-from tests.integration.test_transactions import EXPECTED, told_by_java
+from tests.integration.test_transactions import EXPECTED, reported_by_java
 from tests.support.cluster_chaos import Facts
-from tests.support.cluster_transactions import QUICK, Told, Transactions, judge_transactions
+from tests.support.cluster_transactions import QUICK, Reported, Transactions, judge_transactions
 from tests.support.muster_cluster import LONG, PATIENCE_S, Cluster, eventually
 from tests.support.zookeepers import ZooKeeperServer
 
@@ -49,8 +49,8 @@ def running(tmp_path: Path, zookeeper: ZooKeeperServer) -> Iterator[Callable[...
 def test_javas_producer_sees_what_it_sees_with_one_broker(
     running: Callable[..., Cluster], java: str, store: str
 ) -> None:
-    told = told_by_java(running(store, **LONG).bootstrap, java)
-    assert told == [*EXPECTED, "the slow one commits: InvalidTxnStateException"]
+    reported = reported_by_java(running(store, **LONG).bootstrap, java)
+    assert reported == [*EXPECTED, "the slow one commits: InvalidTxnStateException"]
 
 
 @pytest.mark.parametrize("store", STORES)
@@ -139,22 +139,22 @@ def test_coordinators_and_leaders_that_die_or_freeze_leave_transactions_whole(
     transactions.stop()
     assert transactions.wrong() == [], transactions.troubles
     assert facts.errors == []
-    assert len(transactions.told.aborted) > 2
+    assert len(transactions.reported.aborted) > 2
 
 
 @pytest.mark.parametrize(
-    ("told", "wrong"),
+    ("reported", "wrong"),
     [
-        (Told([1], [2], [3], {0: [1, 3], 1: [1, 3]}, 3), ""),
-        (Told([1], [2], [3], {0: [1], 1: [1]}, 1), ""),
-        (Told([1], [2], [], {0: [1], 1: []}, 1), "alone"),
-        (Told([1], [2], [], {0: [], 1: []}, -1), "lost"),
-        (Told([1], [2], [], {0: [1, 2], 1: [1, 2]}, 2), "was aborted"),
-        (Told([1], [], [], {0: [1, 1], 1: [1]}, 1), "twice"),
-        (Told([1], [2], [3], {0: [1, 3], 1: [1, 3]}, 1), "offset"),
+        (Reported([1], [2], [3], {0: [1, 3], 1: [1, 3]}, 3), ""),
+        (Reported([1], [2], [3], {0: [1], 1: [1]}, 1), ""),
+        (Reported([1], [2], [], {0: [1], 1: []}, 1), "alone"),
+        (Reported([1], [2], [], {0: [], 1: []}, -1), "lost"),
+        (Reported([1], [2], [], {0: [1, 2], 1: [1, 2]}, 2), "was aborted"),
+        (Reported([1], [], [], {0: [1, 1], 1: [1]}, 1), "twice"),
+        (Reported([1], [2], [3], {0: [1, 3], 1: [1, 3]}, 1), "offset"),
     ],
 )
-def test_the_judge(told: Told, wrong: str) -> None:
-    found = list(judge_transactions(told))
+def test_the_judge(reported: Reported, wrong: str) -> None:
+    found = list(judge_transactions(reported))
     assert bool(found) is bool(wrong)
     assert wrong in "".join(found)

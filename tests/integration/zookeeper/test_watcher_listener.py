@@ -33,7 +33,7 @@ class Notes(RebalanceListener):
     """Records its calls, and the contents of the group's znodes at that moment."""
 
     def __init__(self, cluster: Cluster, topic: str, consumer: AsyncWatcherConsumer) -> None:
-        self.told: list[tuple[str, list[TopicPartition]]] = []
+        self.reported: list[tuple[str, list[TopicPartition]]] = []
         self.owners: list[dict[int, str]] = []
         self.assignments: list[set[TopicPartition]] = []
         self.cluster, self.topic, self.consumer = cluster, topic, consumer
@@ -41,7 +41,7 @@ class Notes(RebalanceListener):
     async def note(self, what: str, partitions: list[TopicPartition]) -> None:
         self.owners.append(await asyncio.to_thread(self.cluster.owners, GROUP, self.topic))
         self.assignments.append(self.consumer.assignment())
-        self.told.append((what, partitions))
+        self.reported.append((what, partitions))
 
     async def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
         await self.note("assigned", partitions)
@@ -67,9 +67,9 @@ async def test_the_listener_is_notified_before_a_release_after_the_commit_and_be
             second.subscribe(topic)
             async with polling(first, second):
                 await until(lambda: len(first.assignment()) == len(second.assignment()) == 1)
-                await until(lambda: len(notes.told) == 3)
-        await until(lambda: len(notes.told) == 5)
-    assert notes.told == [
+                await until(lambda: len(notes.reported) == 3)
+        await until(lambda: len(notes.reported) == 5)
+    assert notes.reported == [
         ("assigned", [p0, p1]),
         ("revoked", [p0, p1]),
         ("assigned", [p0]),
@@ -130,13 +130,13 @@ async def test_a_listener_that_raises_is_reported_and_the_rebalance_continues(cl
         await consumer.poll(PATIENCE_S * 1_000)
     assert len(await collect(consumer, 3)) == 3
     await asyncio.to_thread(cluster.announce, topic, 1)
-    told: list[str] = []
-    while len(told) < 2:
+    reported: list[str] = []
+    while len(reported) < 2:
         try:
             await consumer.poll(PATIENCE_S * 1_000)
         except ZeroDivisionError as error:
-            told.append(str(error))
-    assert told == ["revoked", "assigned"]
+            reported.append(str(error))
+    assert reported == ["revoked", "assigned"]
     await consumer.close()
     assert cluster.zookeeper.get_children(f"/consumers/{GROUP}/ids") == []
 
@@ -148,11 +148,11 @@ async def test_partitions_of_a_session_that_ended_are_lost(cluster: Cluster, top
         notes = Notes(cluster, topic, consumer)
         consumer.subscribe(topic, listener=notes)
         async with polling(consumer):
-            await until(lambda: len(notes.told) == 1)
+            await until(lambda: len(notes.reported) == 1)
             await asyncio.to_thread(end_session, consumer)
-            await until(lambda: len(notes.told) == 3)
-    assert [what for what, _ in notes.told] == ["assigned", "lost", "assigned", "revoked"]
-    assert {tuple(partitions) for _, partitions in notes.told} == {(p0, p1)}
+            await until(lambda: len(notes.reported) == 3)
+    assert [what for what, _ in notes.reported] == ["assigned", "lost", "assigned", "revoked"]
+    assert {tuple(partitions) for _, partitions in notes.reported} == {(p0, p1)}
 
 
 async def test_a_listener_may_close_the_consumer(cluster: Cluster, topic: str) -> None:

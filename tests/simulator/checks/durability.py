@@ -157,16 +157,18 @@ class Durable:
         if not any(known is not None and known[:3] == value[:3] for known in since):
             raise InvariantError(f"{value} was acknowledged for {partition}, but what is durable since is {since}")
 
-    def check_told(self, ticket: Ticket, group_id: str, partition: TopicPartition, told: Committed | None) -> None:
+    def check_reported(
+        self, ticket: Ticket, group_id: str, partition: TopicPartition, reported: Committed | None
+    ) -> None:
         """OffsetFetch returned an offset, or that there is none."""
         values = self._offsets.get((group_id, partition), [])
         since = values[max(0, ticket.marks[partition] - 1) :]
-        if told is None:
+        if reported is None:
             if not ticket.marks[partition] or None in since or partition.topic in self._deleted_topics:
                 return
-        elif any(known is not None and known[:3] == told[:3] for known in since):
+        elif any(known is not None and known[:3] == reported[:3] for known in since):
             return
-        raise InvariantError(f"{told} was told of {partition}, but what is durable since the question is {since}")
+        raise InvariantError(f"{reported} was returned for {partition}, but durable since the request is {since}")
 
     def check_share(self, request: SyncGroupRequest, response: SyncGroupResponse) -> None:
         """SyncGroup returned an assignment."""
@@ -179,18 +181,18 @@ class Durable:
 
     def check_described(self, group: DescribedGroup) -> None:
         """DescribeGroups returned a stable group."""
-        told = {member.member_id: member.group_instance_id for member in group.members}
+        reported = {member.member_id: member.group_instance_id for member in group.members}
         for state in reversed(self._states(group.group_id)):
-            if state is not None and told == {m.member_id: m.group_instance_id for m in state.members}:
+            if state is not None and reported == {m.member_id: m.group_instance_id for m in state.members}:
                 return
-        raise InvariantError(f"{group!r} was told, but is not durable")
+        raise InvariantError(f"{group!r} was reported, but is not durable")
 
     def check_deleted(self, group_id: str) -> None:
         """DeleteGroups succeeded."""
         states = self._states(group_id)
         left = [partition for (group, partition), values in self._offsets.items() if group == group_id and values[-1]]
         if left or (states and states[-1] is not None):
-            raise InvariantError(f"{group_id} was told to be deleted, but it has {left} and {states[-1:]}")
+            raise InvariantError(f"{group_id} was reported as deleted, but it has {left} and {states[-1:]}")
 
     def _states(self, group_id: str) -> list[GroupMetadataValue | None]:
         group = self._groups.get(group_id)

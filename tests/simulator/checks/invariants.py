@@ -158,7 +158,7 @@ class Invariants:
             case m.OffsetCommitResponse():
                 self._check_commit(ticket, response)
             case m.OffsetFetchResponse():
-                self._check_told(ticket, response)
+                self._check_reported(ticket, response)
             case m.DescribeGroupsResponse():
                 self._check_described(response)
             case m.DeleteGroupsResponse():
@@ -179,14 +179,14 @@ class Invariants:
         if isinstance(response, m.OffsetCommitResponse):
             codes = [each.error_code for topic in response.topics for each in topic.partitions]
             if ErrorCode.NONE in codes:
-                raise InvariantError(f"a coordinator that is none any more acknowledged {ticket.request!r}")
+                raise InvariantError(f"a coordinator that was deposed acknowledged {ticket.request!r}")
         elif isinstance(response, m.JoinGroupResponse) and not response.error_code:
             ownership = self.group(ticket.request.group_id).ownership
             ownership.joined_a_stale_one(ticket.connection.client_name, response.generation_id)
         elif isinstance(response, m.OffsetFetchResponse):
-            for group_id, told in self._told(ticket.request, response).items():
-                for partition in told:
-                    self.group(group_id).offsets.told_by_a_stale_coordinator(ticket.connection.identity, partition)
+            for group_id, reported in self._reported(ticket.request, response).items():
+                for partition in reported:
+                    self.group(group_id).offsets.reported_by_a_stale_coordinator(ticket.connection.identity, partition)
 
     def _commits(self, request: m.OffsetCommitRequest) -> Iterable[tuple[TopicPartition, Committed]]:
         for topic in request.topics:
@@ -212,13 +212,13 @@ class Invariants:
             for group in groups
         }
 
-    def _told(
+    def _reported(
         self, request: m.OffsetFetchRequest, response: m.OffsetFetchResponse
     ) -> dict[str, dict[TopicPartition, Committed | None]]:
         groups: list[Any] = response.groups or [response]
-        told: dict[str, dict[TopicPartition, Committed | None]] = {}
+        reported: dict[str, dict[TopicPartition, Committed | None]] = {}
         for group in groups:
-            found = told.setdefault(getattr(group, "group_id", request.group_id), {})
+            found = reported.setdefault(getattr(group, "group_id", request.group_id), {})
             for topic in group.topics:
                 name = topic.name or self._topic_name(getattr(topic, "topic_id", b"")) or ""
                 for each in topic.partitions:
@@ -226,13 +226,13 @@ class Invariants:
                         value = Committed(each.committed_offset, each.committed_leader_epoch, each.metadata or "")
                         partition = TopicPartition(name, each.partition_index)
                         found[partition] = None if each.committed_offset < 0 else value
-        return told
+        return reported
 
-    def _check_told(self, ticket: Ticket, response: m.OffsetFetchResponse) -> None:
-        for group_id, told in self._told(ticket.request, response).items():
-            for partition, value in told.items():
+    def _check_reported(self, ticket: Ticket, response: m.OffsetFetchResponse) -> None:
+        for group_id, reported in self._reported(ticket.request, response).items():
+            for partition, value in reported.items():
                 if partition in ticket.marks:
-                    self.durable.check_told(ticket, group_id, partition, value)
+                    self.durable.check_reported(ticket, group_id, partition, value)
 
     def _check_described(self, response: m.DescribeGroupsResponse) -> None:
         for described in response.groups:
@@ -253,12 +253,12 @@ class Invariants:
         for group in self._groups.values():
             group.ownership.forget_soft_state()
 
-    def loaded(self, group_id: str, told: Mapping[TopicPartition, Committed]) -> None:
+    def loaded(self, group_id: str, reported: Mapping[TopicPartition, Committed]) -> None:
         """A coordinator has loaded its logs, and found these offsets of a group."""
         self.follow()
         offsets = self.group(group_id).offsets
         for partition in offsets.partitions():
-            offsets.loaded(partition, told.get(partition))
+            offsets.loaded(partition, reported.get(partition))
 
     def reloaded(self, group_ids: Iterable[str]) -> None:
         """The coordinator reads the log of these groups again."""
@@ -349,4 +349,4 @@ class Invariants:
     def sent(self, client_name: str, request: Any) -> None:
         """A process sends a request."""
         if client_name in self._fenced and isinstance(request, m.JoinGroupRequest) and not request.member_id:
-            raise InvariantError(f"{client_name} was told that it is fenced, and joins again: {request!r}")
+            raise InvariantError(f"{client_name} knows that it is fenced, and joins again: {request!r}")

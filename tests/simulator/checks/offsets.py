@@ -146,7 +146,7 @@ class Offsets:
         may_be = [known.acknowledged[:3], *(each[:3] for each in known.pending)]
         if found[:3] not in may_be and partition not in self._records.unsure:
             raise InvariantError(
-                f"after the restart {partition} stands at {found}; {known.acknowledged} was acknowledged, "
+                f"after the restart {partition} is at {found}; {known.acknowledged} was acknowledged, "
                 f"{known.pending} was under way"
             )
         if found.offset > self.handled_to(partition) and self._may_jump(partition, known):
@@ -173,7 +173,7 @@ class Offsets:
 
     # --- the members' side -------------------------------------------------------------------------------------------
 
-    def told_by_a_stale_coordinator(self, identity: str, partition: TopicPartition) -> None:
+    def reported_by_a_stale_coordinator(self, identity: str, partition: TopicPartition) -> None:
         """A deposed coordinator returned the offset from which a member begins: that may be too low."""
         self._stale.add((identity, partition))
 
@@ -194,7 +194,7 @@ class Offsets:
                 clean = in_good_order and partition not in self._records.unsure and not known.late
                 if clean and max(known.acknowledged.offset, 0) < reading.next_offset:
                     raise InvariantError(
-                        f"{member.name} gave {partition} up in good order at {reading.next_offset}, but "
+                        f"{member.name} gave {partition} up properly at {reading.next_offset}, but "
                         f"{known.acknowledged.offset} is committed"
                     )
 
@@ -214,7 +214,7 @@ class Offsets:
             if reading.next_offset < 0:
                 self._check_begin(member, partition, reading, first)
             else:
-                self._check_goes_on(member, partition, reading.next_offset, first)
+                self._check_continues(member, partition, reading.next_offset, first)
             self._check_may_read(member, partition, first)
         reading.next_offset = behind
 
@@ -236,7 +236,7 @@ class Offsets:
         """With `latest`: nothing is committed, or the committed offset is before the log's start."""
         return self._latest and known.acknowledged.offset < max(0, self._records.log_start(partition))
 
-    def _check_goes_on(self, member: Member, partition: TopicPartition, expected: int, first: int) -> None:
+    def _check_continues(self, member: Member, partition: TopicPartition, expected: int, first: int) -> None:
         # The log may have begun there when the position turned out to be before it: it was reset, and records were
         # fetched from there. While they wait for the application to poll, retention continues.
         starts = (start for start in self._records.log_starts(partition) if start > expected)

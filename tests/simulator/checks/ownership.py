@@ -102,7 +102,7 @@ class Ownership:
         """A listener was called with an assignment: it claims everything it holds for its generation."""
         generation_id = member.generation_id
         member.held.update(added)
-        self._check_told(member)
+        self._check_reported(member)
         if generation_id < 0 and member.held:
             raise InvariantError(f"{member.name} is assigned {sorted(member.held)} though it is in no generation")
         if member.member_id in self._former:
@@ -134,14 +134,14 @@ class Ownership:
         shared = self._last_share.get(member.member_id, -1)
         return min(member.generation_id, shared) >= generation_id
 
-    def _check_told(self, member: Member) -> None:
-        told, assigned = sorted(member.held), sorted(member.assignment())
-        if told != assigned:
-            raise InvariantError(f"{member.name}'s listener knows of {told}, its consumer of {assigned}")
+    def _check_reported(self, member: Member) -> None:
+        reported, assigned = sorted(member.held), sorted(member.assignment())
+        if reported != assigned:
+            raise InvariantError(f"{member.name}'s listener knows of {reported}, its consumer of {assigned}")
 
     def given_up(self, member: Member, partitions: Iterable[TopicPartition]) -> None:
         """A listener has returned from `revoked`, or was called with `lost`."""
         gone = set(partitions)
         if not gone <= member.held:
-            raise InvariantError(f"{member.name} was told to give up {sorted(gone - member.held)}, which it never had")
+            raise InvariantError(f"{member.name} was asked to give up {sorted(gone - member.held)}, which it never had")
         member.held -= gone

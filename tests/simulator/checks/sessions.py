@@ -175,7 +175,9 @@ class Sessions:
             raise InvariantError(f"{event.member_id} expired while its request was waiting")
         silent_for = now - self._last_sign(event.member_id)
         if silent_for < event.timeout_ms:
-            raise InvariantError(f"{event.member_id} expired, though it was heard of {silent_for} ms before: {event!r}")
+            raise InvariantError(
+                f"{event.member_id} expired, though it was heard from {silent_for} ms before: {event!r}"
+            )
 
     def _last_sign(self, member_id: str) -> int:
         return max(self._since, self._signs.get(member_id, self._since))
@@ -192,7 +194,9 @@ class Sessions:
             silent_for = now - max(seen, since, self._last_sign(member.member_id))
             is_waiting = member.member_id in waiting or member.member_id in self._new
             if silent_for > self._session_timeout_ms + _GRACE_MS and not is_waiting:
-                raise InvariantError(f"{member.member_id} was not heard of for {silent_for} ms, and is still a member")
+                raise InvariantError(
+                    f"{member.member_id} was not heard from for {silent_for} ms, and is still a member"
+                )
         if group.group_state not in ("PreparingRebalance", "CompletingRebalance"):
             self._rebalancing_since = None
         elif self._rebalancing_since is not None and group.group_state == "PreparingRebalance":

@@ -37,7 +37,7 @@ from tests.support.transactions import check_rebuilt, read_committed
 
 
 @dataclass
-class Told:
+class Reported:
     """One record, and how its transaction ended: None if it has not."""
 
     where: TopicPartition
@@ -52,7 +52,7 @@ class Told:
 class Truth:
     """The complete contents of the logs."""
 
-    records: list[Told] = field(default_factory=list)
+    records: list[Reported] = field(default_factory=list)
     transactions: dict[tuple[TopicPartition, int], set[str]] = field(default_factory=dict)
     """The attempts whose records are in each transaction of a log, by partition and the end of the transaction."""
 
@@ -67,25 +67,25 @@ def truth_of(logs: list[PartitionLog]) -> Truth:
     """Read every log from its beginning."""
     truth = Truth()
     for log in logs:
-        opened: dict[int, list[Told]] = {}
+        opened: dict[int, list[Reported]] = {}
         for segment in log.segments:
             for position, header in segment.headers():
                 batch = segment.view(position, position + header.size)
                 if header.is_control:
                     marker = read_marker(batch, 0, header)
                     ended = opened.pop(header.producer_id, [])
-                    for told in ended:
-                        told.committed = marker is not None and marker.committed
+                    for reported in ended:
+                        reported.committed = marker is not None and marker.committed
                     key = (log.topic_partition, header.base_offset)
-                    truth.transactions[key] = {told.attempt for told in ended}
+                    truth.transactions[key] = {reported.attempt for reported in ended}
                 elif header.is_transactional:
-                    found = _told(log.topic_partition, batch, header)
+                    found = _reported(log.topic_partition, batch, header)
                     truth.records += found
                     opened.setdefault(header.producer_id, []).extend(found)
     return truth
 
 
-def _told(where: TopicPartition, batch: Any, header: BatchHeader) -> list[Told]:
+def _reported(where: TopicPartition, batch: Any, header: BatchHeader) -> list[Reported]:
     producer, found = (header.producer_id, header.producer_epoch), []
     for record in read_records(batch, 0, header):
         if where.topic == GROUP_METADATA_TOPIC:
@@ -96,7 +96,7 @@ def _told(where: TopicPartition, batch: Any, header: BatchHeader) -> list[Told]:
         else:
             assert record.value is not None
             attempt, _, value = record.value.decode().partition(" ")
-        found.append(Told(where, record.offset, attempt, value, producer))
+        found.append(Reported(where, record.offset, attempt, value, producer))
     return found
 
 
@@ -178,11 +178,11 @@ def _state(shard: Any) -> Any:
             name: entry._replace(last_update_ms=0, start_ms=min(entry.start_ms, 0))
             for name, entry in shard.entries.items()
         }
-    offsets = {tuple(place): _told_of(value) for *place, value in shard.offsets}
+    offsets = {tuple(place): _value_of(value) for *place, value in shard.offsets}
     return offsets, _pending(shard.pending)
 
 
-def _told_of(value: CommittedOffset) -> tuple[int, str]:
+def _value_of(value: CommittedOffset) -> tuple[int, str]:
     """An offset and its metadata; times are compared separately."""
     return value[0], value[2]
 
@@ -190,7 +190,7 @@ def _told_of(value: CommittedOffset) -> tuple[int, str]:
 def _pending(pending: PendingOffsets) -> Any:
     """What would be committed, and in which order."""
     found = {
-        producer_id: {place: None if one is None else _told_of(one[1]) for place, one in places.items()}
+        producer_id: {place: None if one is None else _value_of(one[1]) for place, one in places.items()}
         for producer_id, places in pending.by_producer.items()
         if places
     }
@@ -220,12 +220,12 @@ def check_settled(world: World) -> None:
             check(not waiting, f"never answered: {waiting}")
         for served in node.broker.transactions.runtime._served.values():
             for name, entry in served.shard.entries.items():
-                check(entry.state.name in _ENDED, f"{name} is in {entry.state.name} for ever")
+                check(entry.state.name in _ENDED, f"{name} is in {entry.state.name} forever")
     for log in world.logs:
         hanging = log.open_transactions()
-        check(not hanging, f"for ever open in {log.topic_partition}: {hanging}")
+        check(not hanging, f"open forever in {log.topic_partition}: {hanging}")
         ends = (log.last_stable_offset, log.high_watermark, log.log_end_offset)
-        check(len(set(ends)) == 1, f"{log.topic_partition} has readers wait for ever: {ends}")
+        check(len(set(ends)) == 1, f"{log.topic_partition} has readers wait forever: {ends}")
 
 
 _LASTING = ("FetchRequest",)
@@ -237,8 +237,8 @@ def check_truth(world: World, truth: Truth, *, has_offsets: bool = True) -> dict
     """Promises 1, 2 and 4. Returns how each attempt that has a record ended. `has_offsets`: offsets of groups are in
     logs, too."""
     ends: dict[str, set[bool | None]] = {}
-    for told in truth.records:
-        ends.setdefault(told.attempt, set()).add(told.committed)
+    for reported in truth.records:
+        ends.setdefault(reported.attempt, set()).add(reported.committed)
     for (where, offset), attempts in truth.transactions.items():
         check(len(attempts) <= 1, f"the marker at {offset} of {where} ends {sorted(attempts)} together")
     for name, found in ends.items():
@@ -246,7 +246,7 @@ def check_truth(world: World, truth: Truth, *, has_offsets: bool = True) -> dict
     fates = {name: next(iter(found)) is True for name, found in ends.items()}
     for attempt in world.attempts.values():
         _check_attempt(attempt, fates, truth)
-        if has_offsets and (fates.get(attempt.name) or attempt.told is True):
+        if has_offsets and (fates.get(attempt.name) or attempt.reported is True):
             _check_offsets(attempt, truth)
     _check_zombies(world, truth)
     return fates
@@ -260,16 +260,16 @@ def _whereabouts(truth: Truth, name: str) -> str:
 def _check_attempt(attempt: Attempt, fates: dict[str, bool], truth: Truth) -> None:
     name, committed = attempt.name, fates.get(attempt.name)
     mine = [one for one in truth.records if one.attempt == name]
-    if attempt.told is True:
+    if attempt.reported is True:
         check(
             committed is not False,
-            f"{name} was told that it is committed, and was aborted: {_whereabouts(truth, name)}",
+            f"{name} was reported as committed, and was aborted: {_whereabouts(truth, name)}",
         )
-    elif attempt.told is False or attempt.told_no_commit:
-        check(not committed, f"{name} was not committed, as it was told, and then it was: {_whereabouts(truth, name)}")
+    elif attempt.reported is False or attempt.reported_no_commit:
+        check(not committed, f"{name} was not committed, as reported, and then it was: {_whereabouts(truth, name)}")
     if committed:
         check(True in attempt.asked, f"{name} was committed, and did not ask for it: {_whereabouts(truth, name)}")
-    if committed or attempt.told is True:
+    if committed or attempt.reported is True:
         found: dict[TopicPartition, list[str]] = {}
         for one in mine:
             if one.where.topic not in INTERNAL_TOPICS:
@@ -281,7 +281,7 @@ def _check_attempt(attempt: Attempt, fates: dict[str, bool], truth: Truth) -> No
         for number, offset in attempt.places.items():
             where, value = attempt.sent[number]
             there = [one.offset for one in mine if (one.where, one.value) == (where, value)]
-            check(there == [offset], f"{value!r} of {name} is at {there} of {where}, and was told to be at {offset}")
+            check(there == [offset], f"{value!r} of {name} is at {there} of {where}, and was reported at {offset}")
 
 
 def _check_offsets(attempt: Attempt, truth: Truth) -> None:

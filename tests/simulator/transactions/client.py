@@ -255,9 +255,9 @@ class ClientProducer:
         try:
             await self._end(commit)
         except (Abortable, Fatal):
-            attempt.told_no_commit |= attempt.asked.count(True) == 1 and self._refused_commits == 1
+            attempt.reported_no_commit |= attempt.asked.count(True) == 1 and self._refused_commits == 1
             raise
-        attempt.told = commit
+        attempt.reported = commit
         self.world.tell(f"{attempt.name} is {'committed' if commit else 'aborted'}")
         if commit:
             attempt.offsets += self._waiting_offsets

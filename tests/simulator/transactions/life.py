@@ -182,7 +182,7 @@ class Life:
         world = self.world
         world.begin(self._write_at_last())
         world.run(SETTLED_MS, lambda: world.is_idle)
-        checks.check(world.is_idle, "all is well, and a producer does not come to an end")
+        checks.check(world.is_idle, "everything works, but a producer does not end")
         world.run(SETTLED_MS)
 
     async def _write_at_last(self) -> None:
@@ -199,7 +199,7 @@ class Life:
                     await self._be_refused(producer)
                 await producer.end(commit=not fails)
         except (Abortable, Fatal) as error:
-            raise InvariantError(f"all is well, and {producer.process} could not write: {error}") from error
+            raise InvariantError(f"everything works, but {producer.process} could not write: {error}") from error
         await producer.leave()
 
     async def live(self, name: str) -> None:
@@ -434,7 +434,7 @@ class Life:
             node.start()
         world.begin(self.prepare())
         world.run(20_000, lambda: world.is_idle)
-        checks.check(world.is_idle, "nothing has befallen, and the topics are not there")
+        checks.check(world.is_idle, "nothing went wrong, but the topics do not exist")
         world.faults = plan.faults
         for node in world.nodes.values():
             node.work_ms = self.rng.choice((0, 5, 40))
@@ -446,7 +446,7 @@ class Life:
         if plan.members:
             world.begin(self._finish_copies())
         world.run(5 * SETTLED_MS, lambda: world.is_idle)
-        checks.check(world.is_idle, "the clients do not come to an end")
+        checks.check(world.is_idle, "the clients do not end")
         world.run(SETTLED_MS)
         if not plan.loses:
             self._commit_at_last()
@@ -545,7 +545,7 @@ def simulate_transactions(seed: int) -> Lived:
         life.plan,
         life.world.story,
         len(attempts),
-        sum(one.told is True for one in attempts),
+        sum(one.reported is True for one in attempts),
         sum(one.by_client for one in attempts),
         len(life.world.sent),
     )

@@ -110,6 +110,6 @@ class Member:
     def _until(self, count: int) -> bool:
         found, self._round = self._round, None
         if found is not None:
-            found.told = count > 0
+            found.reported = count > 0
             self._world.tell(f"{found.name} is {'committed' if count else 'read again'}")
         return self.is_leaving or self._world.rng.random() < 0.02

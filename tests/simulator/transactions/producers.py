@@ -203,13 +203,13 @@ class Producer:
         answer, code, tries = await self._settled(asked, version, lambda found: found.error_code, again=self.tv2)
         self.world.tell(f"{attempt.name} {'commit' if commit else 'abort'}: {code.name}")
         if not code:
-            if attempt.told is not None:
-                raise InvariantError(f"{attempt.name} was told twice how it ended")
-            attempt.told = commit
+            if attempt.reported is not None:
+                raise InvariantError(f"{attempt.name} got two reports of how it ended")
+            attempt.reported = commit
             if self.tv2:
                 self._take(answer)
             return
-        attempt.told_no_commit = commit and tries == 1
+        attempt.reported_no_commit = commit and tries == 1
         raise Fatal(code.name)
 
     async def commit_and_die(self) -> None:

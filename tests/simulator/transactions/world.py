@@ -51,7 +51,7 @@ class Attempt:
     """The inputs that it processed."""
     asked: list[bool] = field(default_factory=list)
     """Each EndTxn that was sent: whether to commit."""
-    told: bool | None = None
+    reported: bool | None = None
     """The answer's report of the end: committed, aborted, or None."""
     told_no_commit: bool = False
     """Whether the only EndTxn that asked to commit was refused."""

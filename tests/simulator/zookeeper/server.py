@@ -320,13 +320,13 @@ class Server:
             then()
 
     def _fire(self, trigger: Trigger) -> None:
-        told: dict[Connection, None] = {}
+        reported: dict[Connection, None] = {}
         for kind in trigger.kinds:
             watching = self._watches.pop((kind, trigger.path), {})
             if watching:
                 self.leader.counts.watches_fired[trigger.change] += len(watching)
-                told.update(watching)
-        for connection in told:
+                reported.update(watching)
+        for connection in reported:
             self._tell(connection, trigger)
 
     def _when_applied(self, zxid: int, then: Callable[[], None]) -> None:
@@ -420,7 +420,7 @@ class Server:
     def forget(self, connection: Connection) -> None:
         """A connection is closed, and its watches are gone."""
         self.connections.remove(connection)
-        for watch in [watch for watch, told in self._watches.items() if connection in told]:
+        for watch in [watch for watch, reported in self._watches.items() if connection in reported]:
             del self._watches[watch][connection]
 
     # --- faults ---------------------------------------------------------------------------------------

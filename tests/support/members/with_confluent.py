@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 from confluent_kafka import Consumer, KafkaException
 
-told = SimpleNamespace(to_stop=False)
+reported = SimpleNamespace(to_stop=False)
 faulthandler.register(signal.SIGUSR1)
-signal.signal(signal.SIGTERM, lambda *_: setattr(told, "to_stop", True))
+signal.signal(signal.SIGTERM, lambda *_: setattr(reported, "to_stop", True))
 
 bootstrap, group, topic = sys.argv[1:]
 consumer = Consumer(
@@ -29,7 +29,7 @@ consumer = Consumer(
     }
 )
 consumer.subscribe([topic])
-while not told.to_stop:
+while not reported.to_stop:
     messages = consumer.consume(500, timeout=0.3)
     for message in messages:
         if message.error():

@@ -14,9 +14,9 @@ from kafka import KafkaConsumer
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.errors import CommitFailedError, KafkaConnectionError
 
-told = SimpleNamespace(to_stop=False)
+reported = SimpleNamespace(to_stop=False)
 faulthandler.register(signal.SIGUSR1)
-signal.signal(signal.SIGTERM, lambda *_: setattr(told, "to_stop", True))
+signal.signal(signal.SIGTERM, lambda *_: setattr(reported, "to_stop", True))
 # What it did last, for the message of a failure.
 logging.basicConfig(level=logging.INFO, format="%(asctime)s %(threadName)s %(name)s: %(message)s")
 
@@ -32,7 +32,7 @@ consumer = KafkaConsumer(
     session_timeout_ms=12_000,
     heartbeat_interval_ms=1_000,
 )
-while not told.to_stop:
+while not reported.to_stop:
     try:
         fetched = consumer.poll(timeout_ms=300)
         for records in fetched.values():

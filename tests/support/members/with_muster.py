@@ -15,9 +15,9 @@ from muster.client.consumer.consumer import Consumer
 from muster.errors import CommitFailedError
 from muster.zookeeper import ServerAssignedConsumer
 
-told = SimpleNamespace(to_stop=False)
+reported = SimpleNamespace(to_stop=False)
 faulthandler.register(signal.SIGUSR1)
-signal.signal(signal.SIGTERM, lambda *_: setattr(told, "to_stop", True))
+signal.signal(signal.SIGTERM, lambda *_: setattr(reported, "to_stop", True))
 
 servers, group, topic = sys.argv[1:]
 coordinators, _, bootstrap = servers.rpartition("/")
@@ -36,7 +36,7 @@ if coordinators:
 else:
     consumer = Consumer(client_id="with-muster", **settings)
 consumer.subscribe([topic])
-while not told.to_stop:
+while not reported.to_stop:
     fetched = consumer.poll(timeout_ms=300)
     for records in fetched.values():
         for record in records:

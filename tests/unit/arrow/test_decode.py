@@ -337,7 +337,7 @@ def test_batches_that_find_no_room_are_decoded_all_the_same(monkeypatch, codec):
     assert [row["value"] for row in rows] == [b"v%d" % at for at in range(135)]
 
 
-def told(monkeypatch, buffer, *, short, **arguments):
+def reported(monkeypatch, buffer, *, short, **arguments):
     """What the decoder returns with or without its fast path: rows and next offset, or the error; and if it was
     taken."""
     taken: list[bool] = []
@@ -387,8 +387,8 @@ def test_plain_batches_are_read_as_all_others_are(batches, data):
         "check_crcs": data.draw(st.booleans()),
     }
     with pytest.MonkeyPatch.context() as patch:
-        short, taken = told(patch, cut, short=True, **arguments)
-        assert short == told(patch, cut, short=False, **arguments)[0]
+        short, taken = reported(patch, cut, short=True, **arguments)
+        assert short == reported(patch, cut, short=False, **arguments)[0]
         if cut == whole and arguments["end"] == 2**63 - 1 and arguments["start"] <= first:
             assert taken
 
@@ -407,9 +407,9 @@ def test_plain_batches_are_read_as_all_others_are(batches, data):
 def test_which_batches_are_plain(monkeypatch, changed, taken):
     assert warm()
     buffer = bytes(simple(3) + simple(3, 3, **changed))
-    short = told(monkeypatch, buffer, short=True)
+    short = reported(monkeypatch, buffer, short=True)
     assert short[1] is taken
-    assert short[0] == told(monkeypatch, buffer, short=False)[0]
+    assert short[0] == reported(monkeypatch, buffer, short=False)[0]
 
 
 @pytest.mark.parametrize("bit", range(8))
@@ -420,15 +420,15 @@ def test_every_flipped_bit_of_plain_batches_is_reported_alike(monkeypatch, bit):
         for place in range(len(good)):
             buffer = bytearray(good)
             buffer[place] ^= 1 << bit
-            short = told(monkeypatch, bytes(buffer), short=True, check_crcs=check_crcs)[0]
-            assert short == told(monkeypatch, bytes(buffer), short=False, check_crcs=check_crcs)[0]
+            short = reported(monkeypatch, bytes(buffer), short=True, check_crcs=check_crcs)[0]
+            assert short == reported(monkeypatch, bytes(buffer), short=False, check_crcs=check_crcs)[0]
 
 
 @pytest.mark.parametrize("tail", [bytes(17), bytes(61), b"\xff" * 20, b"\0" * 12 + b"\2" * 10], ids=len)
 def test_what_follows_plain_batches_is_reported_alike(monkeypatch, tail):
     assert warm()
     buffer = bytes(simple(2) + simple(2, 2)) + tail
-    short, taken = told(monkeypatch, buffer, short=True)
+    short, taken = reported(monkeypatch, buffer, short=True)
     assert isinstance(short, str)
     assert not taken
-    assert short == told(monkeypatch, buffer, short=False)[0]
+    assert short == reported(monkeypatch, buffer, short=False)[0]

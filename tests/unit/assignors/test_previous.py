@@ -59,7 +59,7 @@ def test_user_data_comes_back_as_it_was(rows, generation):
 
 
 @drawn(
-    told=st.lists(
+    reported=st.lists(
         st.tuples(
             st.lists(st.sampled_from([*TOPICS, "gone"]), max_size=3),
             st.integers(-1, 5),
@@ -71,12 +71,12 @@ def test_user_data_comes_back_as_it_was(rows, generation):
 )
 @example([(["a", "gone", "bé"], number, number, (0, -1, 0)) for number in range(-1, 6)])
 @example([(["a", "a"], number, 1, (4, 9, number)) for number in range(6)])
-def test_each_of_many_is_read_as_if_it_were_alone(told):
+def test_each_of_many_is_read_as_if_it_were_alone(reported):
     # Few topics and sizes: most have the same shape as an earlier one, and some only almost.
     layout = Layout(TOPICS, [list(TOPICS)])
     reader = PreviousReader(layout)
     spans = layout.spans()
-    for topics, first, generation, (cut, at, byte) in told:
+    for topics, first, generation, (cut, at, byte) in reported:
         raw = bytearray(
             encode_previous_assignment([TopicPartition(t, first + n) for n, t in enumerate(topics)], generation)
         )

@@ -388,6 +388,6 @@ async def test_kinds_that_have_no_settings_here(tmp_path: Path, kind: int, why: 
     async with brokers.running(tmp_path / "data") as broker:
         (result,) = (await Asked(broker, request, 1).answered()).responses
         assert (result.error_code, why in result.error_message) == (ErrorCode.INVALID_REQUEST, True)
-        (told,) = (await Asked(broker, described, 4).answered()).results
+        (reported,) = (await Asked(broker, described, 4).answered()).results
         # If Kafka has this kind of resource, it is not an error that it has no settings.
-        assert (told.error_code, told.configs) == (ErrorCode.INVALID_REQUEST if kind == 77 else 0, [])
+        assert (reported.error_code, reported.configs) == (ErrorCode.INVALID_REQUEST if kind == 77 else 0, [])

@@ -470,12 +470,12 @@ async def test_a_start_that_loses_its_connection_anywhere_succeeds(world: World,
 
 async def test_tools_that_look_after_groups_learn_of_coordinators_alone(world: World) -> None:
     async with serving(world) as (coordinator, member):
-        told = await ask(world, coordinator, m.MetadataRequest([m.MetadataRequestTopic(name="t")], False), 9)
-        assert [node.node_id for node in told.brokers] == [101]
-        assert told.cluster_id == "kafka-1"
-        found = [(part.error_code, part.leader_id, part.replica_nodes) for part in told.topics[0].partitions]
+        reported = await ask(world, coordinator, m.MetadataRequest([m.MetadataRequestTopic(name="t")], False), 9)
+        assert [node.node_id for node in reported.brokers] == [101]
+        assert reported.cluster_id == "kafka-1"
+        found = [(part.error_code, part.leader_id, part.replica_nodes) for part in reported.topics[0].partitions]
         assert found == [(ErrorCode.LEADER_NOT_AVAILABLE, -1, [number % 2]) for number in range(PARTITIONS)]
-        by_id = m.MetadataRequest([m.MetadataRequestTopic(told.topics[0].topic_id, None)], False)
+        by_id = m.MetadataRequest([m.MetadataRequestTopic(reported.topics[0].topic_id, None)], False)
         assert [topic.name for topic in (await ask(world, coordinator, by_id, 12)).topics] == ["t"]
         unknown = m.MetadataRequest([m.MetadataRequestTopic(name="u")], True)
         answer = await ask(world, coordinator, unknown, 9)

@@ -149,7 +149,7 @@ async def test_a_group_to_which_the_coordinator_assigns_learns_of_an_added_parti
             await cluster.until(lambda: True)
             if (await ask(cluster, one, beat, 3)).error_code == ErrorCode.REBALANCE_IN_PROGRESS:
                 return
-        pytest.fail("the group was not told")
+        pytest.fail("the group was not notified")
 
 
 async def test_of_two_brokers_that_create_a_topic_at_once_one_learns_that_it_exists(cluster: SimCluster) -> None:

@@ -30,8 +30,8 @@ async def test_a_broker_with_another_folder_is_refused_until_its_own_is_given_up
         properties.write_text(properties.read_text().replace(had, "another"))
     for given_up in ("", "another"):
         twin, _ = cluster.make(1, log_dirs=str(elsewhere), replaced_data_dir=given_up or None)
-        told = f"records in the data folder with the id {had}.* -o replaced.data.dir={had}"
-        with pytest.raises(ConfigError, match=told):
+        reported = f"records in the data folder with the id {had}.* -o replaced.data.dir={had}"
+        with pytest.raises(ConfigError, match=reported):
             await cluster.soon(twin.start())
     assert elsewhere.exists() == (other == "used")
     async with cluster.running(1, log_dirs=str(elsewhere), replaced_data_dir=had) as broker:

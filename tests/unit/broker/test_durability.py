@@ -101,7 +101,7 @@ async def test_an_answer_that_raises_does_not_keep_the_others_waiting(
     durability.start(housekeeping_ms=10**6)
     durability.wait([Over()], refuse)
     durability.wait([Over()], first.set)
-    durability.wait([Over(), Never()], lambda: never.append("told"))
+    durability.wait([Over(), Never()], lambda: never.append("reported"))
     await asyncio.wait_for(first.wait(), 120)
     durability.wait([Over()], second.set)
     await asyncio.wait_for(second.wait(), 120)

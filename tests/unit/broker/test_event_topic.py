@@ -156,8 +156,8 @@ async def test_many_events_are_some_appends_in_their_order(broker: Broker) -> No
         broker._events(GroupLoaded("g", number, 1, 1))
     broker._events._times[:] = range(7, 7 + count)
     await until(lambda: len(names(broker)) == count)
-    told = [(event["generation_id"], event["at_ms"]) for event in written(broker)[0]]
-    assert told == [(number, number + 7) for number in range(count)]
+    reported = [(event["generation_id"], event["at_ms"]) for event in written(broker)[0]]
+    assert reported == [(number, number + 7) for number in range(count)]
 
 
 async def test_old_events_go(tmp_path: Path) -> None:
@@ -288,11 +288,11 @@ async def test_each_broker_of_a_cluster_writes_to_a_partition_of_its_own(cluster
         await cluster.until(lambda: all(len(broker.cluster.nodes) == 3 for broker in some))
         for broker in some:
             tell(broker, 0)
-        await cluster.until(lambda: all(told(broker) == [0] for broker in some))
+        await cluster.until(lambda: all(reported(broker) == [0] for broker in some))
         late = await held.enter_async_context(cluster.running(4))
         tell(late, 1)
         some.append(late)
-        await cluster.until(lambda: told(late) == [1])
+        await cluster.until(lambda: reported(late) == [1])
         await cluster.until(lambda: all(len(leaders(broker, GROUP_EVENTS_TOPIC)) == 4 for broker in some))
         assert sorted(leader for leader, _ in leaders(late, GROUP_EVENTS_TOPIC).values()) == [1, 2, 3, 4]
         for number, broker in enumerate(some, start=1):
@@ -305,12 +305,12 @@ async def test_a_broker_that_comes_back_continues_in_its_partition(cluster: SimC
     async with cluster.running(1) as one:
         async with cluster.running(2) as two:
             tell(two, 0)
-            await cluster.until(lambda: told(two) == [0])
+            await cluster.until(lambda: reported(two) == [0])
         tell(one, 1)
-        await cluster.until(lambda: told(one) == [1])
+        await cluster.until(lambda: reported(one) == [1])
         async with cluster.running(2) as two:
             tell(two, 2)
-            await cluster.until(lambda: told(two) == [0, 2])
+            await cluster.until(lambda: reported(two) == [0, 2])
             assert len(leaders(one, GROUP_EVENTS_TOPIC)) == 2
 
 
@@ -331,6 +331,6 @@ def tell(broker: Broker, number: int) -> None:
     broker._events(GroupLoaded("g", number, 1, broker.node.node_id))
 
 
-def told(broker: Broker) -> list[int]:
+def reported(broker: Broker) -> list[int]:
     """The events in the broker's own partition."""
     return [event["generation_id"] for events in written(broker).values() for event in events]

@@ -98,8 +98,8 @@ def test_many_that_come_and_go_in_one_rebalance_are_one_line(
 def test_at_level_debug_each_of_many_has_a_line(group: GroupHarness, caplog: pytest.LogCaptureFixture) -> None:
     """O2."""
     group.stable_with("a", "b", "c")
-    told = [line for line in lines(group, caplog, logging.DEBUG) if line.endswith(" at 127.0.0.1 joined")]
-    assert [line.split("'")[1] for line in told] == ["client-a", "client-b", "client-c"]
+    reported = [line for line in lines(group, caplog, logging.DEBUG) if line.endswith(" at 127.0.0.1 joined")]
+    assert [line.split("'")[1] for line in reported] == ["client-a", "client-b", "client-c"]
 
 
 def test_events_are_lines_of_json_for_programs(group: GroupHarness, tmp_path: Path) -> None:
@@ -109,14 +109,14 @@ def test_events_are_lines_of_json_for_programs(group: GroupHarness, tmp_path: Pa
     for event in group.events:
         file(event)
     file.close()
-    told = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
-    assert [entry["event"] for entry in told] == [
+    reported = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
+    assert [entry["event"] for entry in reported] == [
         "MemberJoined",
         RebalanceStarted.__name__,
         RebalanceCompleted.__name__,
     ]
-    assert told[1]["cause"] == "member joined"
-    assert told[2]["duration_ms"] == 3_000
+    assert reported[1]["cause"] == "member joined"
+    assert reported[2]["duration_ms"] == 3_000
 
 
 def test_events_continue_in_a_new_file_when_theirs_is_renamed(tmp_path: Path) -> None:

@@ -44,9 +44,9 @@ class Reader:
         for partition in plan.partitions.values():
             high_watermark, records = (log or {}).get(partition.topic, (0, b""))
             results.append((partition, m.PartitionData(0, 0, high_watermark, log_start_offset=0, records=records)))
-        self.session_id, told = at_once(self.sessions.settle(plan, results, False, self.now))
+        self.session_id, reported = at_once(self.sessions.settle(plan, results, False, self.now))
         self.epoch += 1
-        return [partition.topic for partition, _ in told]
+        return [partition.topic for partition, _ in reported]
 
 
 @pytest.fixture
@@ -85,8 +85,8 @@ def test_after_an_error_the_partition_is_reported_again(reader: Reader):
     plan = reader.plan()
     failed = m.PartitionData(0, ErrorCode.OFFSET_OUT_OF_RANGE, -1, log_start_offset=-1)
     [partition] = plan.partitions.values()
-    _, told = at_once(reader.sessions.settle(plan, [(partition, failed)], False, 0))
-    assert len(told) == 1
+    _, reported = at_once(reader.sessions.settle(plan, [(partition, failed)], False, 0))
+    assert len(reported) == 1
     reader.epoch += 1
     assert reader.fetch() == ["a"]
 
@@ -96,8 +96,8 @@ def test_a_log_that_parted_from_the_readers_is_reported_each_time(reader: Reader
     [partition] = plan.partitions.values()
     parted = m.PartitionData(0, log_start_offset=0, diverging_epoch=m.FetchResponseEpochEndOffset(0, 6), records=b"")
     for _ in range(2):
-        _, told = at_once(reader.sessions.settle(plan, [(partition, parted)], False, reader.now))
-        assert told == [(partition, parted)]
+        _, reported = at_once(reader.sessions.settle(plan, [(partition, parted)], False, reader.now))
+        assert reported == [(partition, parted)]
 
 
 def test_what_a_session_refuses(reader: Reader):

@@ -211,7 +211,7 @@ def committed(broker: Broker, *, offset: int = 0, min_bytes: int = 1) -> Asked:
     return fetch(broker, "t", partitions=1, isolation_level=level, offset=offset, min_bytes=min_bytes)
 
 
-def told(asked: Asked) -> tuple[int, int, list[tuple[int, int]]]:
+def reported(asked: Asked) -> tuple[int, int, list[tuple[int, int]]]:
     """High watermark, last stable offset and aborted transactions of a response's only partition."""
     assert asked.answer is not None
     [partition] = asked.answer.responses[0].partitions
@@ -227,14 +227,14 @@ async def test_a_reader_of_committed_records_is_not_woken_by_what_it_may_not_see
     transact(broker, 7)
     assert waits(asked)
     decide(broker, 7, commit=False)
-    assert told(asked) == (4, 4, [(7, 0)])
+    assert reported(asked) == (4, 4, [(7, 0)])
 
 
 async def test_records_before_an_open_transaction_are_there_at_once(broker: Broker) -> None:
     put(broker)
     transact(broker, 7)
     asked = committed(broker)
-    assert (shown(asked), told(asked)) == ([(0, len(batch(1)))], (2, 1, []))
+    assert (shown(asked), reported(asked)) == ([(0, len(batch(1)))], (2, 1, []))
     assert waits(committed(broker, offset=1))
 
 
@@ -249,7 +249,7 @@ async def test_a_marker_frees_all_bytes_before_it(broker: Broker, others: int) -
         transact(broker, 8)
     assert waits(early, late)
     decide(broker, 7, commit=True)
-    assert told(early)[1:] == told(late)[1:] == (5 if others else 6, [])
+    assert reported(early)[1:] == reported(late)[1:] == (5 if others else 6, [])
     assert shown(early) == shown(late)
     assert shown(early)[0][1] >= 450
 
@@ -264,7 +264,7 @@ async def test_a_marker_of_a_coordinator_ends_the_waiting(broker: Broker) -> Non
         while waits(asked):
             await asyncio.sleep(0)
     assert found == [[ErrorCode.NONE]]
-    assert told(asked) == (2, 2, [(7, 0)])
+    assert reported(asked) == (2, 2, [(7, 0)])
 
 
 async def test_a_marker_that_frees_too_little_wakes_nobody(broker: Broker) -> None:
@@ -283,7 +283,7 @@ async def test_a_marker_of_a_later_transaction_frees_nothing(broker: Broker) -> 
     decide(broker, 8, commit=True)
     assert waits(asked)
     decide(broker, 7, commit=True)
-    assert told(asked) == (4, 4, [])
+    assert reported(asked) == (4, 4, [])
 
 
 async def test_a_large_fetch_waits_for_stable_records_too(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,4 +307,4 @@ async def test_a_marker_that_is_not_synced_wakes_nobody(tmp_path: Path) -> None:
         assert waits(asked)
         log.flush()
         broker.fetches.wake(broker.partitions.get)
-        assert told(asked) == (2, 2, [])
+        assert reported(asked) == (2, 2, [])

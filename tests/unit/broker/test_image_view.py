@@ -65,8 +65,8 @@ async def test_the_coordinator_learns_which_partitions_can_be_read(broker: Broke
     assert topics.led_partitions("there is none") == []
 
 
-def leader_of(told: Any) -> tuple[int, int] | None:
-    return (told.leader_id, told.leader_epoch) if told is not None else None
+def leader_of(reported: Any) -> tuple[int, int] | None:
+    return (reported.leader_id, reported.leader_epoch) if reported is not None else None
 
 
 def endpoints(answer: Any) -> list[tuple[int, str, int, str]]:

@@ -35,11 +35,11 @@ class Receiver:
     def __init__(self, intake: Intake) -> None:
         self.intake = intake
         self.frame: LargeFrame | None = None
-        self.told_of_room = 0
+        self.calls_for_room = 0
         self.closed = ""
 
     def room_again(self) -> None:
-        self.told_of_room += 1
+        self.calls_for_room += 1
 
     def close(self, why: str) -> None:
         self.closed = why
@@ -89,9 +89,9 @@ def test_without_room_only_the_first_continues() -> None:
     assert third.read(8 * MB) == 2 * MB - 15
     assert all_frames.bytes == 10 * MB
     assert first.read(8 * MB) == 8 * MB, "the one that began first can always be finished"
-    assert third.told_of_room == 0
+    assert third.calls_for_room == 0
     first.finish()
-    assert third.told_of_room == 1
+    assert third.calls_for_room == 1
     second.finish()
     assert third.read(6 * MB) == 6 * MB
     third.finish()
@@ -112,7 +112,7 @@ def test_half_a_frame_that_others_wait_for_is_given_up() -> None:
     loop.pass_time()
     assert "while others waited for memory" in second.closed
     assert first.closed == "", "it brought as much as is asked for"
-    assert waiting.told_of_room
+    assert waiting.calls_for_room
     assert waiting.read(MB) == MB
     assert all_frames.bytes == 5 + SLOWEST + MB
 
@@ -145,7 +145,7 @@ def test_a_lost_connection_gives_its_memory_back() -> None:
     second.begin(MB)
     assert second.read(1) == 0
     all_frames.lost(first)
-    assert second.told_of_room == 1
+    assert second.calls_for_room == 1
     assert all_frames.bytes == 5
 
 

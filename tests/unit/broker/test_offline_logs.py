@@ -272,9 +272,9 @@ async def test_groups_of_a_partition_that_cannot_be_opened_have_no_coordinator(
         caplog.clear()
         for _ in range(3):
             assert (await commit_all(broker, 8))[0] == ErrorCode.NOT_COORDINATOR
-        told = [record.message for record in caplog.records if record.levelname == "ERROR"]
-        assert len(told) == 1
-        assert f"__consumer_offsets-{slot} cannot be opened" in told[0]
+        reported = [record.message for record in caplog.records if record.levelname == "ERROR"]
+        assert len(reported) == 1
+        assert f"__consumer_offsets-{slot} cannot be opened" in reported[0]
     path.rmdir()
     (tmp_path / "kept").rename(path)
     async with running(tmp_path, SETTINGS) as broker:

@@ -77,12 +77,12 @@ async def test_all_is_committed_and_found(broker: Broker, version: int, monkeypa
     request.topics.insert(2, m.OffsetCommitRequestTopic("nowhere"))
     answer = await ask(broker, request, version)
     missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    told = [(topic.name, [(p.partition_index, p.error_code) for p in topic.partitions]) for topic in answer.topics]
+    reported = [(topic.name, [(p.partition_index, p.error_code) for p in topic.partitions]) for topic in answer.topics]
     right = [
         (name, [(index, 0 if index < EXIST else missing) for index in range(size)])
         for name, size in {"a": TOPICS["a"], "b": TOPICS["b"], "nowhere": 0, "d": TOPICS["d"]}.items()
     ]
-    same = told == right  # pytest takes minutes to show how such lists differ
+    same = reported == right  # pytest takes minutes to show how such lists differ
     assert same
     assert max(seen) <= SHARE
     assert sum(seen) == sum(TOPICS.values())

@@ -21,25 +21,25 @@ class Clients:
     def __init__(self) -> None:
         self.side = SideThread()
         self.gate = threading.Event()
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self.given_back: list[str] = []
 
     def add(self, name: str, pieces: int = 1, topic: str = "t", **options: bool) -> Any:
         def work() -> Pieces:
             for number in range(pieces):
                 self.gate.wait()
-                self.told.append(f"{name}{number}")
+                self.reported.append(f"{name}{number}")
                 yield
 
         call: Any = SimpleNamespace(give_frame_back=lambda: self.given_back.append(name), keeps_frame=False)
-        self.side.run(call, topic, work(), lambda: self.told.append(f"{name} done"), **options)
+        self.side.run(call, topic, work(), lambda: self.reported.append(f"{name} done"), **options)
         return call
 
     async def all(self) -> list[str]:
         self.gate.set()
         while len(self.side):
             await asyncio.sleep(0)
-        return self.told
+        return self.reported
 
 
 @pytest.fixture
@@ -106,8 +106,8 @@ async def test_who_waits_for_no_answer_may_go_but_only_so_many(clients: Callable
         assert call.keeps_frame == (number < MAX_ORPHANED)
     assert len(some.side) == MAX_ORPHANED
     assert some.given_back == []
-    told = await some.all()
-    assert [one for one in told if "done" in one] == [f"{number}- done" for number in range(MAX_ORPHANED)]
+    reported = await some.all()
+    assert [one for one in reported if "done" in one] == [f"{number}- done" for number in range(MAX_ORPHANED)]
     assert len(some.given_back) == MAX_ORPHANED
     some.add("later", unanswered=True).on_cancel()
     assert (await some.all())[-1] == "later done"
@@ -126,7 +126,7 @@ async def test_nothing_is_done_or_reported_after_the_stop(
     for _ in range(5):
         await asyncio.sleep(0)
     some.add("c")
-    assert some.told in ([], ["a0"])
+    assert some.reported in ([], ["a0"])
     assert said(caplog, "muster.broker") == []
 
 
@@ -138,4 +138,4 @@ async def test_work_that_ends_with_the_stop_is_not_reported(clients: Callable[[]
     some.side.stop()
     for _ in range(5):
         await asyncio.sleep(0)
-    assert some.told == []
+    assert some.reported == []

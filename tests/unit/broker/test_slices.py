@@ -20,20 +20,20 @@ from tests.support.brokers import RawClient
 from tests.support.said import said
 
 
-class Told:
+class Reported:
     """What happened, in order."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
-        self.slices = Slices(asyncio.get_running_loop(), lambda: self.told.append("between"), count().__next__)
+        self.reported: list[str] = []
+        self.slices = Slices(asyncio.get_running_loop(), lambda: self.reported.append("between"), count().__next__)
 
     def add(self, name: str, steps: int) -> None:
         def work() -> Work:
             for _ in range(steps):
-                self.told.append(name)
+                self.reported.append(name)
                 yield
 
-        self.slices.add(work(), wanted=lambda: True, over=lambda: self.told.append(f"{name} is over"))
+        self.slices.add(work(), wanted=lambda: True, over=lambda: self.reported.append(f"{name} is over"))
 
     async def turns(self, number: int) -> None:
         for _ in range(number):
@@ -41,25 +41,25 @@ class Told:
 
 
 async def test_only_between_two_pieces_of_work_is_there_a_rest() -> None:
-    told = Told()
-    told.add("a", 2)
-    told.add("b", 1)
-    await told.turns(10)
-    assert told.told == ["a", "a", "a is over", "between", "b", "b is over", "between"]
+    reported = Reported()
+    reported.add("a", 2)
+    reported.add("b", 1)
+    await reported.turns(10)
+    assert reported.reported == ["a", "a", "a is over", "between", "b", "b is over", "between"]
 
 
 async def test_what_is_left_at_the_stop_is_dropped_and_what_comes_later_too() -> None:
-    told = Told()
-    told.add("a", 100)
-    told.add("b", 1)
-    await told.turns(2)
-    assert told.told == ["a"] * len(told.told) != []
-    told.told.clear()
-    told.slices.stop()
-    assert told.told == ["a is over", "b is over"]
-    told.add("c", 1)
-    await told.turns(5)
-    assert told.told == ["a is over", "b is over", "c is over"]
+    reported = Reported()
+    reported.add("a", 100)
+    reported.add("b", 1)
+    await reported.turns(2)
+    assert reported.reported == ["a"] * len(reported.reported) != []
+    reported.reported.clear()
+    reported.slices.stop()
+    assert reported.reported == ["a is over", "b is over"]
+    reported.add("c", 1)
+    await reported.turns(5)
+    assert reported.reported == ["a is over", "b is over", "c is over"]
 
 
 @pytest.fixture

@@ -227,7 +227,7 @@ async def test_longer_notes_than_znodes_have_room_for_are_refused_at_the_start(c
 # --- a slot is served when everything is known -----------------------------------------------------------------------
 
 
-class Told:
+class Reported:
     """Records the calls that the coordinator gets."""
 
     def __init__(self) -> None:
@@ -262,17 +262,17 @@ class Among:
 
 @pytest.fixture
 async def parts() -> Any:
-    among, told = Among(), Told()
+    among, reported = Among(), Reported()
     made = ZooKeeperCoordination(among, SimpleNamespace(node=Node(1, "here", 9), draft_node=None))  # type: ignore[arg-type]
-    made.start(told)  # type: ignore[arg-type]
-    yield made, among, told
+    made.start(reported)  # type: ignore[arg-type]
+    yield made, among, reported
     made.stop()
     await asyncio.sleep(0)
 
 
 async def test_a_slot_is_served_when_this_broker_has_all_topics(parts: Any) -> None:
     """Offsets of topics that are not known are removed when a slot is read."""
-    made, among, told = parts
+    made, among, reported = parts
     slot = group_partition("g", SLOT_COUNT)
     for each in (slot, slot + 1):
         made.keeper.held[each] = 3
@@ -281,21 +281,21 @@ async def test_a_slot_is_served_when_this_broker_has_all_topics(parts: Any) -> N
     assert among.turns == 1
     assert made.coordinator("g") is None
     made.followed()
-    assert told.events == [SLOT_COUNT]  # another event came meanwhile, and is not read yet
+    assert reported.events == [SLOT_COUNT]  # another event came meanwhile, and is not read yet
     made._lost(slot + 1)
     among.image.is_current = True
     made.followed()
-    assert told.events == [SLOT_COUNT, ("resign", slot + 1), ("lead", slot, 3)]
+    assert reported.events == [SLOT_COUNT, ("resign", slot + 1), ("lead", slot, 3)]
     assert made.coordinator("g") == Node(1, "here", 9)
     made.followed()
-    assert len(told.events) == 3
+    assert len(reported.events) == 3
     among.session.is_live = False
     assert made.coordinator("g") is None
 
 
 async def test_slots_that_a_request_has_dropped_are_taken_again_though_no_doubt_is_reported(parts: Any) -> None:
     """A process was suspended for long, and its session proves to be alive before its doubt was reported."""
-    made, among, told = parts
+    made, among, reported = parts
     turned = asyncio.Event()
     among.session.run = Turns(made.keeper, turned)
     among.is_registered = made.keeper.is_registered = True
@@ -303,10 +303,10 @@ async def test_slots_that_a_request_has_dropped_are_taken_again_though_no_doubt_
     made.keeper._stale.clear()
     made.keeper.held[5] = 3
     assert made.ensure()
-    assert told.events == [SLOT_COUNT]
+    assert reported.events == [SLOT_COUNT]
     among.session.is_live = False
     assert made.ensure()
-    assert told.events == [SLOT_COUNT, ("resign", 5)]
+    assert reported.events == [SLOT_COUNT, ("resign", 5)]
     for _ in range(10):
         await asyncio.sleep(0)
     assert turned.is_set()
@@ -316,12 +316,12 @@ async def test_a_slot_whose_groups_have_rebalanced_is_looked_at_again(
     parts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slot_coordination, "KEPT_PAUSE_S", 0)
-    made, among, told = parts
+    made, among, reported = parts
     turned = asyncio.Event()
     among.session.run = Turns(made.keeper, turned)
     among.is_registered = made.keeper.is_registered = True
     made.keeper._live_is_stale = False
-    told.rebalancing = {5}
+    reported.rebalancing = {5}
     made.keeper.kept = {5, 6}  # another coordinator should have both
     made._wake.set()
     await turned.wait()
@@ -330,7 +330,7 @@ async def test_a_slot_whose_groups_have_rebalanced_is_looked_at_again(
     for _ in range(10):
         await asyncio.sleep(0)
     assert not turned.is_set()
-    told.rebalancing = set()
+    reported.rebalancing = set()
     async with asyncio.timeout(60):
         await turned.wait()
 

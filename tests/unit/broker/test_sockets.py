@@ -25,7 +25,7 @@ class Noted(asyncio.BufferedProtocol):
         self.transport: Any = None
         self.buffer = bytearray(1 << 16)
         self.got = b""
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self.then: Callable[[], None] = lambda: None
         self.keep_open = False
 
@@ -40,17 +40,17 @@ class Noted(asyncio.BufferedProtocol):
         self.then()
 
     def eof_received(self) -> bool:
-        self.told.append("end")
+        self.reported.append("end")
         return self.keep_open
 
     def pause_writing(self) -> None:
-        self.told.append("pause")
+        self.reported.append("pause")
 
     def resume_writing(self) -> None:
-        self.told.append("resume")
+        self.reported.append("resume")
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.told.append("lost" if error is None else f"lost: {type(error).__name__}")
+        self.reported.append("lost" if error is None else f"lost: {type(error).__name__}")
 
 
 class Pairs:
@@ -80,7 +80,7 @@ class Pairs:
             protocol.transport.abort()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert all([note for note in protocol.told if note.startswith("lost")] for protocol in self.near)
+        assert all([note for note in protocol.reported if note.startswith("lost")] for protocol in self.near)
         assert not self.sockets._transports
         self.sockets.close()
 
@@ -110,8 +110,8 @@ async def test_bytes_go_both_ways_until_the_far_end_closes(pairs: Pairs) -> None
     near.transport.write(b"answered")
     assert await asyncio.get_running_loop().sock_recv(far, 100) == b"answered"
     far.close()
-    await until(lambda: "lost" in near.told)
-    assert (near.got, near.told) == (b"asked", ["end", "lost"])
+    await until(lambda: "lost" in near.reported)
+    assert (near.got, near.reported) == (b"asked", ["end", "lost"])
     assert near.transport.is_closing()
 
 
@@ -119,7 +119,7 @@ async def test_a_protocol_may_keep_what_the_far_end_has_closed(pairs: Pairs) -> 
     near, far = pairs.pair()
     near.keep_open = True
     far.shutdown(socket.SHUT_WR)
-    await until(lambda: near.told)
+    await until(lambda: near.reported)
     near.transport.pause_reading()
     near.transport.write(b"answered")
     assert await asyncio.get_running_loop().sock_recv(far, 100) == b"answered"
@@ -130,7 +130,7 @@ async def test_what_the_far_end_does_not_take_is_kept_and_sent_when_it_does(pair
     near, far = pairs.pair()
     data = bytes(range(256)) * 40_000
     near.transport.write(data)
-    assert near.told == ["pause"]
+    assert near.reported == ["pause"]
     kept = near.transport.get_write_buffer_size()
     assert 0 < kept < len(data)
     near.transport.write(b"behind it")
@@ -140,8 +140,8 @@ async def test_what_the_far_end_does_not_take_is_kept_and_sent_when_it_does(pair
     while part := await asyncio.get_running_loop().sock_recv(far, 1 << 20):
         received += part
     assert received == data + b"behind it"
-    await until(lambda: "lost" in near.told)
-    assert near.told == ["pause", "resume", "lost"]
+    await until(lambda: "lost" in near.reported)
+    assert near.reported == ["pause", "resume", "lost"]
 
 
 async def test_it_continues_after_a_pause(pairs: Pairs) -> None:
@@ -150,10 +150,10 @@ async def test_it_continues_after_a_pause(pairs: Pairs) -> None:
     received = 0
     while received < 10_000_000:
         received += len(await asyncio.get_running_loop().sock_recv(far, 1 << 20))
-    await until(lambda: "resume" in near.told)
+    await until(lambda: "resume" in near.reported)
     near.transport.write(b"more")
     assert near.transport.get_write_buffer_size() == 0
-    assert near.told == ["pause", "resume"]
+    assert near.reported == ["pause", "resume"]
     far.send(b"asked")
     await until(lambda: near.got)
 
@@ -172,13 +172,13 @@ async def test_a_reset_is_reported_once(pairs: Pairs) -> None:
     near, far = pairs.pair()
     far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
     far.close()
-    await until(lambda: near.told)
-    assert near.told == ["lost: ConnectionResetError"]
+    await until(lambda: near.reported)
+    assert near.reported == ["lost: ConnectionResetError"]
     near.transport.write(b"too late")
     near.transport.close()
     near.transport.abort()
     await some_turns()
-    assert near.told == ["lost: ConnectionResetError"]
+    assert near.reported == ["lost: ConnectionResetError"]
 
 
 async def test_a_reset_while_answers_wait_is_reported(pairs: Pairs) -> None:
@@ -187,9 +187,9 @@ async def test_a_reset_while_answers_wait_is_reported(pairs: Pairs) -> None:
     near.transport.write(bytes(10_000_000))
     far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
     far.close()
-    await until(lambda: len(near.told) > 1)
-    assert near.told[0] == "pause"
-    assert near.told[1].startswith("lost: ")
+    await until(lambda: len(near.reported) > 1)
+    assert near.reported[0] == "pause"
+    assert near.reported[1].startswith("lost: ")
     assert near.transport.get_write_buffer_size() == 0
 
 
@@ -198,8 +198,8 @@ async def test_an_end_before_anything_was_read_is_in_peace(pairs: Pairs) -> None
     near.transport.close()
     near.transport.resume_reading()
     far.send(b"asked")
-    await until(lambda: near.told)
-    assert (near.told, near.got) == (["lost"], b"")
+    await until(lambda: near.reported)
+    assert (near.reported, near.got) == (["lost"], b"")
 
 
 async def test_nothing_is_read_while_it_ends(pairs: Pairs) -> None:
@@ -214,8 +214,8 @@ async def test_nothing_is_read_while_it_ends(pairs: Pairs) -> None:
 
 async def test_one_that_raises_ends_and_the_others_continue(pairs: Pairs) -> None:
     loop = asyncio.get_running_loop()
-    told: list[Any] = []
-    loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
+    reported: list[Any] = []
+    loop.set_exception_handler(lambda _, context: reported.append(context["exception"]))
     error = RuntimeError("a defect")
 
     def defect() -> None:
@@ -225,10 +225,10 @@ async def test_one_that_raises_ends_and_the_others_continue(pairs: Pairs) -> Non
     both[0][0].then = defect
     for _, far in both:
         far.send(b"asked")
-    await until(lambda: all(near.got for near, _ in both) and both[0][0].told)
-    assert told == [error]
-    assert both[0][0].told == ["lost: RuntimeError"]
-    assert (both[1][0].told, both[2][0].told) == ([], [])
+    await until(lambda: all(near.got for near, _ in both) and both[0][0].reported)
+    assert reported == [error]
+    assert both[0][0].reported == ["lost: RuntimeError"]
+    assert (both[1][0].reported, both[2][0].reported) == ([], [])
 
 
 async def test_what_is_closed_by_one_that_was_read_before_it_is_not_read(pairs: Pairs) -> None:
@@ -237,7 +237,7 @@ async def test_what_is_closed_by_one_that_was_read_before_it_is_not_read(pairs: 
         near.then = other.transport.abort
     for _, far in both:
         far.send(b"asked")
-    await until(lambda: all(near.got or near.told for near, _ in both))
+    await until(lambda: all(near.got or near.reported for near, _ in both))
     assert sorted(near.got for near, _ in both) == [b"", b"asked"]
 
 
@@ -259,9 +259,9 @@ async def test_an_end_is_reported_once_to_a_protocol_that_keeps_the_connection(p
     near, far = pairs.pair()
     near.keep_open = True
     far.shutdown(socket.SHUT_WR)
-    await until(lambda: near.told)
+    await until(lambda: near.reported)
     await some_turns()
-    assert near.told == ["end"]
+    assert near.reported == ["end"]
 
 
 async def test_hundreds_are_read_in_one_turn_of_the_loop() -> None:

@@ -221,7 +221,7 @@ async def test_a_state_that_cannot_be_understood_is_left_alone(cluster: SimClust
         good, _ = cluster.do(GetData(partition_state_path("t", 0)))
         cluster.do(SetData(partition_state_path("t", 0), b"rubbish"))
         await cluster.until(lambda: 0 not in cluster_states(broker, "t"))
-        assert (await create(cluster, broker, "other", 1)).error_code == 0, "the controller goes on"
+        assert (await create(cluster, broker, "other", 1)).error_code == 0, "the controller continues"
         assert await stored(broker, "t", 0) == 1
         cluster.do(SetData(partition_state_path("t", 0), good))
         await cluster.until(lambda: 0 in cluster_states(broker, "t"))
@@ -330,11 +330,11 @@ async def update(
 ) -> KafkaError | None:
     """How a broker of the cluster answers a change of the level."""
     assert broker._zookeeper is not None
-    told: list[KafkaError | None] = []
+    reported: list[KafkaError | None] = []
     rule = change if callable(change) else lambda levels: {"transaction.version": change}
-    broker._zookeeper.update_features(rule, 30_000, told.append)
-    await cluster.until(lambda: told)
-    return told[0]
+    broker._zookeeper.update_features(rule, 30_000, reported.append)
+    await cluster.until(lambda: reported)
+    return reported[0]
 
 
 @pytest.mark.parametrize("trace", ["broker", "epoch"])
@@ -604,10 +604,10 @@ async def test_partitions_added_to_the_topic_of_groups_leave_no_group_without_a_
 
 
 def all_led(broker: Broker, topic: str, partitions: int) -> bool:
-    told = leaders(broker, topic)
-    mine = [index for index, (leader, _) in told.items() if leader == broker.node.node_id]
+    reported = leaders(broker, topic)
+    mine = [index for index, (leader, _) in reported.items() if leader == broker.node.node_id]
     return (
-        len(told) == partitions
-        and all(leader > 0 for leader, _ in told.values())
+        len(reported) == partitions
+        and all(leader > 0 for leader, _ in reported.values())
         and sorted(ends(broker, topic)) == mine
     )

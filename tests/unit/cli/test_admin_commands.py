@@ -76,11 +76,11 @@ def test_a_command_line_that_makes_no_sense(capsys, monkeypatch, words: str, sen
     """It is reported before any connection is made."""
     monkeypatch.setattr("muster.client.net.driver.Driver.dispatch", lambda *_: pytest.fail("it has begun to connect"))
     assert command.main([*words.split(), *NOWHERE]) == 1
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith("muster: ")
-    assert sentence in told.err
-    assert told.err.count("\n") == 1
+    reported = capsys.readouterr()
+    assert reported.out == ""
+    assert reported.err.startswith("muster: ")
+    assert sentence in reported.err
+    assert reported.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -127,9 +127,9 @@ def test_which_readers_want_records_that_are_there(words: str, chosen: bool):
 
 def test_health_of_nothing(capsys):
     assert command.main(["health", "--timeout-ms", "300", *NOWHERE]) == 1
-    told = capsys.readouterr().out
-    assert told.startswith("not healthy: gave up after 300 ms")
-    assert told.count("\n") == 1
+    reported = capsys.readouterr().out
+    assert reported.startswith("not healthy: gave up after 300 ms")
+    assert reported.count("\n") == 1
     assert command.main(["health", "--json", "--timeout-ms", "300", *NOWHERE]) == 1
     found = json.loads(capsys.readouterr().out)
     assert (found["healthy"], len(found["problems"])) == (False, 1)

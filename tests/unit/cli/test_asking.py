@@ -26,8 +26,8 @@ def ask(yes: bool = False) -> None:
 def test_yes_continues(monkeypatch, capsys, answer):
     monkeypatch.setattr("sys.stdin", Terminal(answer))
     ask()
-    told = capsys.readouterr()
-    assert (told.out, told.err) == ("", "Delete t? [y/N] ")
+    reported = capsys.readouterr()
+    assert (reported.out, reported.err) == ("", "Delete t? [y/N] ")
 
 
 @pytest.mark.parametrize("answer", ["\n", "n\n", "no\n", "yeah\n", "", "jy\n"])

@@ -18,9 +18,9 @@ def test_the_first_signal_interrupts_and_the_next_shortens_the_end(number: signa
     signals = StopSignals()
     signals.on_second = lambda: shortened.append("killed")
     with signals:
-        with pytest.raises(KeyboardInterrupt) as told:
+        with pytest.raises(KeyboardInterrupt) as reported:
             os.kill(os.getpid(), number)
-        assert told.value.args == (number,), "main makes the exit code of it"
+        assert reported.value.args == (number,), "main makes the exit code of it"
         assert not shortened
         with contextlib.suppress(KeyboardInterrupt):  # it would end the tests
             os.kill(os.getpid(), number)

@@ -32,7 +32,7 @@ def test_a_missing_java_is_said_before_anything_is_started(capsys, tmp_path, mon
     monkeypatch.setattr("muster.local.java.installed_java", lambda: None)
     monkeypatch.setattr("muster.local.java.packaged_java", lambda: None)
     assert main(["demo", "--out", str(tmp_path / "out")]) == 1
-    told = capsys.readouterr()
-    assert told.err.startswith("muster: Spark needs Java 17 or newer")
-    assert told.err.count("\n") == 1
+    reported = capsys.readouterr()
+    assert reported.err.startswith("muster: Spark needs Java 17 or newer")
+    assert reported.err.count("\n") == 1
     assert not (tmp_path / "out").exists()

@@ -145,8 +145,13 @@ def test_events_of_the_broker_are_its_word(folder, capsys):
     for event in (started, completed):
         builder.append(row["at_ms"], GROUP.encode(), json.dumps(event).encode())
     (place / "00000000000000000000.log").write_bytes(builder.build(base_offset=0))
-    told = json.loads(run(capsys, "--from", folder, "--json")[1])["rebalances"][-1]
-    assert (told["source"], told["cause"], told["confidence"], told["duration_ms"]) == ("events", "joined", 1.0, 70)
+    reported = json.loads(run(capsys, "--from", folder, "--json")[1])["rebalances"][-1]
+    assert (reported["source"], reported["cause"], reported["confidence"], reported["duration_ms"]) == (
+        "events",
+        "joined",
+        1.0,
+        70,
+    )
 
 
 @pytest.mark.parametrize(

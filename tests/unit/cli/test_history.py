@@ -27,7 +27,7 @@ from muster.cli.main import main
 )
 def test_a_wrong_option_is_refused_before_spark_is_started(capsys, tmp_path, arguments, says):
     assert main(["history", "--out", str(tmp_path / "out"), *arguments]) == 1
-    told = capsys.readouterr()
-    assert says in told.err
-    assert told.err.count("\n") == 1
+    reported = capsys.readouterr()
+    assert says in reported.err
+    assert reported.err.count("\n") == 1
     assert not (tmp_path / "out").exists()

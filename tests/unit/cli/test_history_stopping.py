@@ -103,7 +103,7 @@ class Begun:
     """The job's arguments; a signal arrives while the cluster is being asked, if the test wants one."""
 
     def __init__(self, number: signal.Signals | None = None) -> None:
-        self.told: dict[str, Any] = {}
+        self.reported: dict[str, Any] = {}
         self.done: list[str] = []
         self._number = number
 
@@ -118,7 +118,7 @@ class Begun:
         return nullcontext()
 
     def follow(self, _spark: Any, *where: str, **how: Any) -> Begun:
-        self.told = {"where": where} | how
+        self.reported = {"where": where} | how
         return self
 
     def awaitTermination(self, _timeout_s: float) -> bool:
@@ -155,7 +155,7 @@ def test_a_signal_while_the_cluster_is_asked_does_not_wait_for_it(monkeypatch, n
 def test_the_arguments_of_the_job(monkeypatch, capsys):
     begun = Begun()
     assert begun.run(monkeypatch, "--group", "b", "--group", "a") == 0
-    assert begun.told == {
+    assert begun.reported == {
         "where": ("a:1", "x"),
         "limits": "limits",
         "groups": ["b", "a"],
@@ -169,8 +169,8 @@ def test_the_arguments_of_the_job(monkeypatch, capsys):
     before_ms = wall_clock_ms()
     assert begun.run(monkeypatch, "--follow", "--every", "1m30s", "--since", "1d12h") == 0
     ago_ms = 36 * 3_600_000
-    assert before_ms - ago_ms <= begun.told["since_ms"] <= wall_clock_ms() - ago_ms
-    assert (begun.told["every_s"], begun.told["once"]) == (90.0, False)
+    assert before_ms - ago_ms <= begun.reported["since_ms"] <= wall_clock_ms() - ago_ms
+    assert (begun.reported["every_s"], begun.reported["once"]) == (90.0, False)
 
 
 @pytest.mark.interpreted

@@ -55,7 +55,7 @@ def faults(line: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "reported"),
     [
         ("topics create flights --partitions 8", []),
         ("topics create flights --partition 8", ["topics create has no --partition"]),
@@ -67,8 +67,8 @@ def faults(line: str) -> list[str]:
         ("topics", []),
     ],
 )
-def test_faults_are_found(line: str, told: list[str]) -> None:
-    assert faults(line) == told
+def test_faults_are_found(line: str, reported: list[str]) -> None:
+    assert faults(line) == reported
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

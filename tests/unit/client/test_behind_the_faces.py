@@ -43,8 +43,8 @@ def completed(**more: Any) -> list[tuple[Any, RecordMetadata | None, MusterError
 )
 def test_each_record_gets_its_own_offset_and_time(base: int, appended: int, places: list[tuple[int, int]]) -> None:
     """The time is the broker's if it sets one; without an offset (acks=0, forgotten duplicates) none is made up."""
-    told = completed(base_offset=base, log_append_time_ms=appended)
-    assert [(found.offset, found.timestamp) for _, found, _ in told if found is not None] == places
+    reported = completed(base_offset=base, log_append_time_ms=appended)
+    assert [(found.offset, found.timestamp) for _, found, _ in reported if found is not None] == places
 
 
 def test_a_record_that_the_broker_names_gets_its_own_error() -> None:
@@ -82,14 +82,14 @@ def test_unreported_failures_are_reported_once_with_how_many_there_are() -> None
 
 def test_what_is_given_up_at_the_end_is_reported_besides_its_callback() -> None:
     made = engine()
-    told: list[Any] = []
-    receipt = Receipt(DeliveryFuture(), lambda metadata, error: told.append(error))
+    reported: list[Any] = []
+    receipt = Receipt(DeliveryFuture(), lambda metadata, error: reported.append(error))
     made._report(receipt, None, MusterError("while it was at work"))
     assert made.take_unseen() is None
     made._giving_up = True
     made._report(Receipt(DeliveryFuture(), receipt.on_delivery), None, MusterError("at the end"))
     assert str(made.take_unseen()) == "at the end"
-    assert len(told) == 2
+    assert len(reported) == 2
 
 
 def test_a_producer_whose_core_failed_takes_no_more_records() -> None:

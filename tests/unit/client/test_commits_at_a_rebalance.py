@@ -108,14 +108,14 @@ def test_a_rebalance_that_waits_for_a_commit_says_so_once(owned, gone):
     consumer.let_in(tps(owned))
     consumer.finish_callback()
     consumer.topics["airports"] = 1
-    began, told = consumer.now, []
+    began, reported = consumer.now, []
     for _ in range(60):
         consumer.tick(500)
         if consumer.sent(OffsetCommitRequest):
             consumer.accept_commit(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        told += [(consumer.now - began, note) for note in consumer.notes if "the rebalance waits" in note]
+        reported += [(consumer.now - began, note) for note in consumer.notes if "the rebalance waits" in note]
         consumer.notes.clear()
-    [(waited_ms, text)] = told
+    [(waited_ms, text)] = reported
     assert waited_ms >= 5_000
     assert f"; {gone}: the topic was recreated with fewer partitions; " in text
     assert "max_poll_interval_ms (300000)" in text

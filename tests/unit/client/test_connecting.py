@@ -80,10 +80,10 @@ async def test_a_client_that_is_closed_while_it_waits_to_connect_says_nothing_of
     backoff = {"reconnect_backoff_ms": LONG_MS, "reconnect_backoff_max_ms": LONG_MS}
     async with client(f"127.0.0.1:{dead}", **backoff) as made:
         failed(await made.ask(m.ListGroupsRequest()))
-        told = len(said(caplog, "muster.client"))
+        reported = len(said(caplog, "muster.client"))
         waiting = made.begin(m.ListGroupsRequest())
     assert failed(await waiting) == "the client was closed"
-    assert len(said(caplog, "muster.client")) == told
+    assert len(said(caplog, "muster.client")) == reported
     assert not made.driver._tasks
 
 

@@ -138,11 +138,11 @@ async def test_a_question_that_nobody_waits_for_is_not_asked():
 
 
 def test_lost_is_reported_as_revoked_unless_overridden():
-    told = []
+    reported = []
 
     class Listener(RebalanceListener):
         def on_partitions_revoked(self, partitions):
-            told.append(partitions)
+            reported.append(partitions)
 
     Listener().on_partitions_lost([ZERO])
-    assert told == [[ZERO]]
+    assert reported == [[ZERO]]

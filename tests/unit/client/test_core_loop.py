@@ -112,10 +112,10 @@ async def turning(*cores, on_turn=None):
 
 
 async def test_what_a_turn_tells_is_seen_by_those_who_wait_in_the_same_turn():
-    told: list[int] = []
-    async with turning(on_turn=told.append) as loop:
+    reported: list[int] = []
+    async with turning(on_turn=reported.append) as loop:
         async with asyncio.timeout(20):  # nothing else causes another turn
-            assert await loop.wait_for(lambda: bool(told))
+            assert await loop.wait_for(lambda: bool(reported))
 
 
 async def test_what_holds_when_the_time_is_over_holds():

@@ -72,9 +72,9 @@ class Core:
         return [record.offset for record in found if record is not None]
 
     def failing(self) -> tuple[TopicPartition, int]:
-        with pytest.raises(RecordDeserializationError) as told:
+        with pytest.raises(RecordDeserializationError) as reported:
             self.poll()
-        return told.value.partition, told.value.offset
+        return reported.value.partition, reported.value.offset
 
 
 def test_records_before_it_come_first_then_the_error_until_the_user_seeks() -> None:

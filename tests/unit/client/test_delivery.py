@@ -67,12 +67,12 @@ def test_one_that_is_settled_is_not_cancelled(future):
 
 
 def test_callbacks_before_and_after(future):
-    told: list[DeliveryFuture] = []
-    future.add_done_callback(told.append)
-    assert told == []
+    reported: list[DeliveryFuture] = []
+    future.add_done_callback(reported.append)
+    assert reported == []
     future.set_result(METADATA)
-    future.add_done_callback(told.append)
-    assert told == [future, future]
+    future.add_done_callback(reported.append)
+    assert reported == [future, future]
 
 
 def test_many_are_waited_for_together():

@@ -130,8 +130,8 @@ async def test_a_name_that_is_looked_up_by_hand_is_the_name_that_the_certificate
 @pytest.mark.parametrize("callback", ["connection_made", "flush", "buffer_updated", "connecting"])
 async def test_an_error_in_a_callback_ends_the_connection_with_its_own_text(callback, monkeypatch):
     """An event loop only logs exceptions of its callbacks: requests would time out, and blame the network."""
-    told = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+    reported = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
 
     def fail(*_):
         raise LookupError("not to be foreseen")
@@ -151,8 +151,8 @@ async def test_an_error_in_a_callback_ends_the_connection_with_its_own_text(call
                 monkeypatch.setattr("muster.client.net.driver.set_options", fail)
         text = failed(await made.ask(m.HeartbeatRequest(), timeout_ms=60_000))
         assert "failed inside this client" in text
-        assert str(told[0]) in text
-        assert type(told[0]).__name__ in text
+        assert str(reported[0]) in text
+        assert type(reported[0]).__name__ in text
         monkeypatch.undo()
         loop.failing = ""
         assert isinstance(await made.ask(m.HeartbeatRequest()), m.HeartbeatResponse)
@@ -339,7 +339,7 @@ async def test_a_name_that_nobody_knows():
         assert "no connection to no-such-host.invalid:9092: its host name cannot be resolved" in text
 
 
-def told(caplog, level):
+def reported(caplog, level):
     return [r.getMessage() for r in caplog.records if r.levelno == level and r.name == "muster.client.network"]
 
 
@@ -350,7 +350,7 @@ async def test_that_nobody_listens_is_reported_once_and_so_is_that_it_has_change
     async with client(f"127.0.0.1:{port}") as made:
         for _ in range(3):
             await made.ask(m.ListGroupsRequest())
-        assert told(caplog, logging.WARNING) == [refused]
+        assert reported(caplog, logging.WARNING) == [refused]
 
         async def rude(peer):
             await peer.read()
@@ -360,15 +360,15 @@ async def test_that_nobody_listens_is_reported_once_and_so_is_that_it_has_change
                 await made.ask(m.ListGroupsRequest())
         hint = "as it began; does its port require TLS (security_protocol)?"
         closed = f"no connection to 127.0.0.1:{port}: 127.0.0.1:{port} closed the connection {hint}"
-        assert told(caplog, logging.WARNING)[:2] == [refused, closed]
+        assert reported(caplog, logging.WARNING)[:2] == [refused, closed]
 
         server = ScriptedServer(answering(lambda: server.metadata()), port=port)
         async with server.running():
             await made.know(1)
-            assert f"connected to 127.0.0.1:{port} again" in told(caplog, logging.INFO)
+            assert f"connected to 127.0.0.1:{port} again" in reported(caplog, logging.INFO)
         for _ in range(3):
             await made.ask(m.ListGroupsRequest(), 1)
-    warnings = told(caplog, logging.WARNING)
+    warnings = reported(caplog, logging.WARNING)
     assert warnings[-1] == refused
     assert all(before != after for before, after in pairwise(warnings))
 
@@ -377,12 +377,12 @@ def test_a_consumer_without_a_broker_says_so(caplog):
     with Consumer(bootstrap_servers="127.0.0.1:1", group_id="g") as consumer:
         consumer.subscribe(["t"])
         deadline = time.monotonic() + 60
-        while not told(caplog, logging.WARNING) and time.monotonic() < deadline:
+        while not reported(caplog, logging.WARNING) and time.monotonic() < deadline:
             consumer.poll(50)
         for _ in range(10):
             consumer.poll(50)
         consumer.close(timeout_ms=100)
-    [text] = told(caplog, logging.WARNING)
+    [text] = reported(caplog, logging.WARNING)
     assert text == "no connection to 127.0.0.1:1: refused; is a broker listening there?"
 
 

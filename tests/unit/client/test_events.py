@@ -41,9 +41,9 @@ def test_an_error_is_not_reported_twice_while_it_waits() -> None:
     stream = EventStream()
     for text in ("a", "a", "b"):
         stream.fail(KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, text))
-    told = [event.error for event in stream.take() if isinstance(event, Fatal)]
-    assert [str(error) for error in told] == ["TOPIC_AUTHORIZATION_FAILED: a", "TOPIC_AUTHORIZATION_FAILED: b"]
-    stream.fail(told[0])
+    reported = [event.error for event in stream.take() if isinstance(event, Fatal)]
+    assert [str(error) for error in reported] == ["TOPIC_AUTHORIZATION_FAILED: a", "TOPIC_AUTHORIZATION_FAILED: b"]
+    stream.fail(reported[0])
     assert stream.has_fatal
 
 

@@ -17,10 +17,10 @@ from tests.support.one_broker import P0, P1, OneBroker, flipped
 
 def test_a_failure_that_does_not_heal_is_reported_once() -> None:
     broker = OneBroker({P0: [2]})
-    for kind, told in (FailureKind.DISCONNECTED, 0), (FailureKind.UNSUPPORTED_VERSION, 1):
+    for kind, reported in (FailureKind.DISCONNECTED, 0), (FailureKind.UNSUPPORTED_VERSION, 1):
         [send] = broker.poll()
         send.on_reply(Failure(kind, "no"), broker.now)
-        assert len(broker.events.take()) == told
+        assert len(broker.events.take()) == reported
         assert broker.events.take() == []
         broker.now += broker.config.retry_backoff_ms
 
@@ -161,16 +161,16 @@ def test_a_damaged_batch_is_reported_at_each_turn_and_stops_only_its_partition()
     broker = OneBroker({P0: [2, 2, 2], P1: [1, 1, 1, 1]}, max_partition_fetch_bytes=1)
     flipped(broker, P0, 1)
     seen: dict[TopicPartition, list[int]] = {P0: [], P1: []}
-    told = 0
+    reported = 0
     for _ in range(12):
         broker.exchange()
         try:
             for partition, records in broker.fetcher.collect(1).items():
                 seen[partition] += [record.offset for record in records]
         except CorruptRecordError:
-            told += 1
+            reported += 1
     assert seen == {P0: [0, 1], P1: [0, 1, 2, 3]}
-    assert told == 6
+    assert reported == 6
     assert broker.subscription.position(P0) == 2
     assert broker.subscription.all_consumed()[P0].offset == 2
 

@@ -98,7 +98,7 @@ def test_a_member_whose_user_stays_away_leaves_by_its_own_act():
     assert consumer.join().member_id == ""
 
 
-def away_with_assigned_untold():
+def away_with_assigned_unreported():
     """The assignment has arrived while the user handles records, so its listener does not know it yet."""
     consumer = joining(max_poll_interval_ms=10_000)
     consumer.accept_join()
@@ -110,7 +110,7 @@ def away_with_assigned_untold():
 
 
 def test_a_user_that_stayed_away_too_long_is_not_notified_of_what_it_was_assigned_meanwhile():
-    consumer = away_with_assigned_untold()
+    consumer = away_with_assigned_unreported()
     consumer.now += 10_000
     consumer.core.poll(consumer.now)
     assert consumer.core.subscription.assignment() == []
@@ -140,7 +140,7 @@ def test_a_user_that_stayed_away_while_partitions_were_to_be_released_comes_back
 
 
 def test_whoever_leaves_is_not_notified_of_what_it_was_assigned_and_does_not_know_of():
-    consumer = away_with_assigned_untold()
+    consumer = away_with_assigned_unreported()
     consumer.core.unsubscribe(consumer.now, lambda: None, "bye")
     consumer.turn()
     assert consumer.events == []

@@ -58,12 +58,12 @@ class Broken(ProducerHooks, ConsumerHooks):
 
 async def test_an_async_producer_tells_its_hooks(tmp_path: Path) -> None:
     said: list[tuple[Any, ...]] = []
-    told: list[Any] = []
+    reported: list[Any] = []
     async with running(tmp_path) as broker:
         hooks = [Sent("a", said), Sent("b", said)]
         async with AsyncProducer(bootstrap_servers=broker.bootstrap, hooks=hooks) as producer:
             await producer.send_and_wait("t", b"one", headers={"own": b"1"}, partition=0)
-            future = await producer.send("t", b"two", on_delivery=lambda *outcome: told.append((outcome, said[-1])))
+            future = await producer.send("t", b"two", on_delivery=lambda *outcome: reported.append((outcome, said[-1])))
             await future
             with pytest.raises(KafkaError):
                 await producer.send("t", b"x" * 2_000_000)
@@ -75,7 +75,7 @@ async def test_an_async_producer_tells_its_hooks(tmp_path: Path) -> None:
     both = [(name, *rest) for rest in (("sent", b"one"), ("over", b"one", 0)) for name in "ab"]
     assert said[:4] == both
     assert said[6:8] == [("a", "over", b"two", 1), ("b", "over", b"two", 1)]
-    assert told[0][1] == said[7], "the caller's callback comes behind the hooks"
+    assert reported[0][1] == said[7], "the caller's callback comes behind the hooks"
     assert [(one[0], one[1], one[3]) for one in said[10:]] == [("a", "over", "KafkaError"), ("b", "over", "KafkaError")]
     assert len(said) == 12
 

@@ -317,15 +317,15 @@ def answer_one(p: ProducerHarness, logs: list[Log], fate: str, node_id: int) -> 
 # --- no number twice -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("told", [None, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT])
-def test_what_may_have_been_written_keeps_its_numbers_when_the_batch_before_it_fails_for_good(told):
+@pytest.mark.parametrize("reported", [None, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT])
+def test_what_may_have_been_written_keeps_its_numbers_when_the_batch_before_it_fails_for_good(reported):
     """Both batches were written, but the answers do not say so; then the topic is forbidden for a while."""
     p = ProducerHarness.warmed()
     first, second = p.put(b"a"), p.put(b"b")
-    if told is None:
+    if reported is None:
         p.fail(first)
     else:
-        p.answer(first, told)
+        p.answer(first, reported)
     p.fail(second)
     (first,) = p.tick(150)
     p.answer(first, ErrorCode.TOPIC_AUTHORIZATION_FAILED)

@@ -86,18 +86,18 @@ def test_close_ends_what_waits(thread):
 
 
 def test_closing_again_does_not_cut_the_farewell_short():
-    told: list[str] = []
+    reported: list[str] = []
 
     async def farewell():
         for _ in range(50):
             made.close(0)
             await asyncio.sleep(0)
-        told.append("farewell")
+        reported.append("farewell")
 
     made = LoopThread("test", farewell)
     made.run(answer())
     made.close()
-    assert told == ["farewell"]
+    assert reported == ["farewell"]
     assert "test" not in {found.name for found in threading.enumerate()}
 
 

@@ -58,7 +58,7 @@ def client(cls: type) -> Any:
     return cls(bootstrap_servers=NOWHERE)
 
 
-async def told(cls: type, name: str, times: Iterable[Any]) -> list[str]:
+async def reported(cls: type, name: str, times: Iterable[Any]) -> list[str]:
     """How a client's method refuses each of these timeouts."""
     made = client(cls)
     try:
@@ -101,7 +101,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("cls", "name"), CALLS)
 def test_a_time_is_a_whole_number_of_milliseconds(cls, name):
-    found = asyncio.run(told(cls, name, [timeout_ms for timeout_ms, _ in REFUSED]))
+    found = asyncio.run(reported(cls, name, [timeout_ms for timeout_ms, _ in REFUSED]))
     assert found == [message for _, message in REFUSED]
 
 
@@ -109,7 +109,7 @@ def test_a_time_is_a_whole_number_of_milliseconds(cls, name):
     ("cls", "name"), [(cls, name) for cls, name in CALLS if name in ("poll", "poll_arrow", "getmany")]
 )
 def test_a_poll_does_not_wait_without_end(cls, name):
-    assert asyncio.run(told(cls, name, [None])) == ["timeout_ms is None; it must be a whole number of milliseconds"]
+    assert asyncio.run(reported(cls, name, [None])) == ["timeout_ms is None; it must be a whole number of milliseconds"]
 
 
 GROUPED = {"bootstrap.servers": NOWHERE, "group.id": "g"}

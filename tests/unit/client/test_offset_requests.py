@@ -29,10 +29,10 @@ UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 def test_one_list_request_fits_every_version(version: int) -> None:
     request = list_request({A0: -1, B0: 5, A1: -2}, 0, 30_000, lambda partition: 3 + partition.partition)
     assert encode(request, version)
-    told = [
+    reported = [
         (t.name, p.partition_index, p.current_leader_epoch, p.timestamp) for t in request.topics for p in t.partitions
     ]
-    assert told == [("a", 0, 3, -1), ("a", 1, 4, -2), ("b", 0, 3, 5)]
+    assert reported == [("a", 0, 3, -1), ("a", 1, 4, -2), ("b", 0, 3, 5)]
 
 
 def test_every_partition_asked_for_has_an_answer() -> None:
@@ -71,8 +71,8 @@ def test_a_fetch_request_fits_every_version_with_names(version: int, partitions:
     request = fetch_request(version, "g", partitions, require_stable=True)
     assert encode(request, version)
     topics = request.groups[0].topics if version >= 8 else request.topics
-    told = None if topics is None else [(topic.name, topic.partition_indexes) for topic in topics]
-    assert told == (None if partitions is None else [("a", [0, 1]), ("b", [0])][: len(partitions)])
+    reported = None if topics is None else [(topic.name, topic.partition_indexes) for topic in topics]
+    assert reported == (None if partitions is None else [("a", [0, 1]), ("b", [0])][: len(partitions)])
     assert request.require_stable is (version >= 7)
     assert not fetch_request(version, "g", partitions).require_stable
 
@@ -81,15 +81,15 @@ def test_both_shapes_of_a_fetch_response_say_the_same() -> None:
     parts = [(0, 5, 2, "note", 0), (1, -1, -1, None, 0), (2, -1, -1, "", int(UNKNOWN))]
     old = [m.OffsetFetchResponseTopic("a", [m.OffsetFetchResponsePartition(*part) for part in parts])]
     new = [m.OffsetFetchResponseTopics("a", partitions=[m.OffsetFetchResponsePartitions(*part) for part in parts])]
-    told = {
+    reported = {
         A0: (ErrorCode.NONE, OffsetAndMetadata(5, 2, "note")),
         A1: (ErrorCode.NONE, None),
         TopicPartition("a", 2): (UNKNOWN, None),
     }
     code = ErrorCode.NOT_COORDINATOR
-    assert fetch_answers(m.OffsetFetchResponse(topics=old, error_code=int(code))) == (code, told)
+    assert fetch_answers(m.OffsetFetchResponse(topics=old, error_code=int(code))) == (code, reported)
     group = m.OffsetFetchResponseGroup("g", new, int(code))
-    assert fetch_answers(m.OffsetFetchResponse(groups=[group])) == (code, told)
+    assert fetch_answers(m.OffsetFetchResponse(groups=[group])) == (code, reported)
 
 
 @pytest.mark.parametrize("version", range(m.OffsetFetchRequest.MIN_VERSION, 10))
@@ -110,11 +110,11 @@ def test_what_is_said_of_several_groups() -> None:
         m.OffsetFetchResponseGroup("h", [], int(ErrorCode.GROUP_AUTHORIZATION_FAILED)),
         m.OffsetFetchResponseGroup("i", []),
     ]
-    told = committed_offsets_by_group(m.OffsetFetchResponse(groups=groups))
-    refused = told.pop("h")
+    reported = committed_offsets_by_group(m.OffsetFetchResponse(groups=groups))
+    refused = reported.pop("h")
     assert isinstance(refused, KafkaError)
     assert refused.code is ErrorCode.GROUP_AUTHORIZATION_FAILED
-    assert told == {"g": {A0: OffsetAndMetadata(5, 2, "")}, "i": {}}
+    assert reported == {"g": {A0: OffsetAndMetadata(5, 2, "")}, "i": {}}
 
 
 class _OneBroker:

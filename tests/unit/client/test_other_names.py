@@ -28,9 +28,9 @@ def refused(config: type[ClientConfig], name: str) -> str | None:
     """The error for a name; None if it is a setting."""
     if name.replace(".", "_") in KNOWN[config]:
         return None
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as reported:
         config.of({name: "1"})
-    return str(told.value)
+    return str(reported.value)
 
 
 def test_the_lists_are_whole() -> None:
@@ -74,9 +74,9 @@ def test_settings_that_an_answer_speaks_of_exist() -> None:
     """Words with an underscore are settings, arguments or methods."""
     others = {"on_delivery", "end_offsets", "current_lag", "commit_async", "timeout_ms", "use_all_dns_ips"}
     answers = [*other_names.OTHERWISE.values(), *other_names.FAMILIES.values()]
-    told = {word for text in answers for word in re.findall(r"\b[a-z]+_[a-z_]+\b", text)}
-    assert told - ALL - others - {"ssl_"} == set()
-    assert others <= told
+    reported = {word for text in answers for word in re.findall(r"\b[a-z]+_[a-z_]+\b", text)}
+    assert reported - ALL - others - {"ssl_"} == set()
+    assert others <= reported
     assert callable(Consumer.end_offsets)
     assert callable(Consumer.current_lag)
 

@@ -49,6 +49,6 @@ def test_every_block_passes_mypy_in_strict_mode(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     # Values from fixtures need no annotation in a user's tests.
     of_others = r".*(\[import-untyped\]|\[import-not-found\])$|testing_.*\[no-untyped-def\]$"
-    told = [line for line in done.stdout.splitlines() if ": error: " in line and not re.match(of_others, line)]
-    assert told == [], done.stdout
+    reported = [line for line in done.stdout.splitlines() if ": error: " in line and not re.match(of_others, line)]
+    assert reported == [], done.stdout
     assert re.search(r"^(Found \d+ errors?|Success)", done.stdout, re.MULTILINE), done.stdout + done.stderr

@@ -70,7 +70,7 @@ def test_what_cannot_be_sent_is_refused_at_once(producer, arguments, named, erro
 @pytest.mark.parametrize("raised", [RuntimeError("broken"), KeyboardInterrupt(), SystemExit(3)])
 def test_what_callbacks_raise_harms_no_other_record(raised, caplog):
     """Callbacks of records and of futures, and a partitioner, in the producer's own thread."""
-    told = []
+    reported = []
 
     def fail(*_):
         raise raised
@@ -79,11 +79,11 @@ def test_what_callbacks_raise_harms_no_other_record(raised, caplog):
         first = producer.send("t", b"v", on_delivery=fail)
         second = producer.send("t", b"v")
         second.add_done_callback(fail)
-        third = producer.send("t", b"v", on_delivery=lambda metadata, error: told.append(error))
+        third = producer.send("t", b"v", on_delivery=lambda metadata, error: reported.append(error))
         for future in (first, second, third):
             assert isinstance(future.exception(30), KafkaTimeoutError)
         assert isinstance(producer.send("t", b"v").exception(30), KafkaTimeoutError)
-    assert told == [third.exception()]
+    assert reported == [third.exception()]
     with Producer(bootstrap_servers=NOWHERE, max_block_ms=100, partitioner=fail) as producer:
         producer._engine.metadata.topics["t"] = TopicMetadata("t", bytes(16), {0: PartitionMetadata(1)})
         assert "the partitioner failed" in str(producer.send("t", b"v").exception(30))
@@ -189,16 +189,16 @@ async def test_a_dropped_async_producer_warns_and_settles_its_records(monkeypatc
 
 
 def test_records_are_reported_when_their_event_loop_ends_with_all_in_it():
-    told = []
+    reported = []
 
     async def main():
         producer = AsyncProducer(bootstrap_servers=NOWHERE)
-        await producer.send("t", b"v", on_delivery=lambda metadata, error: told.append(error))
+        await producer.send("t", b"v", on_delivery=lambda metadata, error: reported.append(error))
         return producer
 
     with pytest.warns(ResourceWarning, match="an AsyncProducer was dropped without close"):
         asyncio.run(main())
-    assert [type(error) for error in told] == [ClosedError]
+    assert [type(error) for error in reported] == [ClosedError]
 
 
 async def test_leaving_async_with_raises_what_was_not_reported():
@@ -250,19 +250,19 @@ async def test_a_cancelled_close_gives_up_and_tells():
 
 
 def test_an_unreachable_cluster_fails_the_future_with_the_reason(producer):
-    told = threading.Event()
+    reported = threading.Event()
     seen = []
 
     def on_delivery(metadata, error):
         seen.append((metadata, error))
-        told.set()
+        reported.set()
 
     producer.start()
     until(lambda: producer._engine.metadata.last_error is not None, rest)  # it has tried
     future = producer.send("t", b"v", on_delivery=on_delivery)
     with pytest.raises(KafkaTimeoutError, match=r"127\.0\.0\.1:1: refused"):
         future.result(30)
-    assert told.wait(30)
+    assert reported.wait(30)
     assert seen == [(None, future.exception())]
 
 

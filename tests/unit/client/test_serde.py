@@ -143,9 +143,9 @@ def test_none_is_not_deserialized() -> None:
 @pytest.mark.parametrize(("key", "value", "origin"), [(b"x", b"1", "key"), (b"1", b"x", "value"), (b"x", b"x", "key")])
 def test_a_failure_says_where_the_record_is_and_has_it(key: bytes, value: bytes, origin: str) -> None:
     raw = record(key, value)
-    with pytest.raises(RecordDeserializationError, match=f"the {origin} of the record at offset 41 of t-3") as told:
+    with pytest.raises(RecordDeserializationError, match=f"the {origin} of the record at offset 41 of t-3") as reported:
         Deserializers(int, int).read(raw)
-    error = told.value
+    error = reported.value
     assert (error.partition, error.offset, error.origin, error.record) == (("t", 3), 41, origin, raw)
     assert isinstance(error.__cause__, ValueError)
     assert (error.retriable, error.fatal) == (False, False)
@@ -163,9 +163,9 @@ def test_an_interrupt_is_not_a_failure_of_the_record() -> None:
 
 
 def test_serializers_get_none_too() -> None:
-    told: list[Any] = []
-    assert Serializers(told.append, told.append).write("t", None, None, []) == (None, None)
-    assert told == [None, None]
+    reported: list[Any] = []
+    assert Serializers(reported.append, reported.append).write("t", None, None, []) == (None, None)
+    assert reported == [None, None]
 
 
 def fails(_data: Any) -> bytes:
@@ -174,9 +174,9 @@ def fails(_data: Any) -> bytes:
 
 @pytest.mark.parametrize("which", ["key", "value"])
 def test_a_serializer_that_fails_is_reported_with_its_topic(which: str) -> None:
-    with pytest.raises(SerializationError, match=f"the {which} for topic t .*: ValueError: no such type") as told:
+    with pytest.raises(SerializationError, match=f"the {which} for topic t .*: ValueError: no such type") as reported:
         Serializers(fails if which == "key" else None, fails).write("t", "k", "v", [])
-    assert isinstance(told.value.__cause__, ValueError)
+    assert isinstance(reported.value.__cause__, ValueError)
 
 
 class Registering:

@@ -143,7 +143,7 @@ def test_a_follower_gets_an_error_if_the_group_chose_what_it_never_offered():
 
 def test_a_users_assignor_is_asked_and_notified():
     """J9."""
-    told = []
+    reported = []
 
     class Backwards(Assignor):
         name = "backwards"
@@ -157,13 +157,13 @@ def test_a_users_assignor_is_asked_and_notified():
             return {member: MemberAssignment(partitions[::-1], b"you") for member in members}
 
         def on_assignment(self, assignment, generation_id):
-            told.append((assignment, generation_id))
+            reported.append((assignment, generation_id))
 
     consumer = joining(partition_assignment_strategy=(Backwards(),))
     consumer.accept_join()
     share = consumer.sent(m.SyncGroupRequest)[0].assignments[0].assignment
     consumer.answer(m.SyncGroupRequest, m.SyncGroupResponse(assignment=share))
-    assert told == [(MemberAssignment(tps(ALL), b"you"), 1)] or told[0][0].user_data == b"you"
+    assert reported == [(MemberAssignment(tps(ALL), b"you"), 1)] or reported[0][0].user_data == b"you"
     assert consumer.callback() == ("assigned", tps(ALL))
 
 

@@ -106,7 +106,7 @@ def test_v1_a_partition_is_added_before_its_first_batch_is_sent() -> None:
     p.hold(b"d")
     p.reply(p.ask(t.AddPartitionsToTxnRequest))
     (batch,) = p.open[0].batches
-    assert (batch.header.producer_epoch, batch.header.base_sequence) == (0, 2), "epoch and sequences go on"
+    assert (batch.header.producer_epoch, batch.header.base_sequence) == (0, 2), "epoch and sequences continue"
 
 
 def test_a_commit_does_not_wait_for_the_linger_time() -> None:
@@ -568,9 +568,9 @@ def test_every_call_raises_what_ended_the_producer_first() -> None:
     p.answer(first, E.INVALID_PRODUCER_ID_MAPPING)
     p.answer(second, E.PRODUCER_FENCED)
     for call in (p.transactions.begin, p.transactions.commit, p.transactions.abort, p.transactions.check_send):
-        with pytest.raises(KafkaError, match="INVALID_PRODUCER_ID_MAPPING") as told:
+        with pytest.raises(KafkaError, match="INVALID_PRODUCER_ID_MAPPING") as reported:
             call()
-        assert told.value.fatal
+        assert reported.value.fatal
 
 
 def test_after_a_failure_what_is_in_flight_is_not_tried_again() -> None:
@@ -594,10 +594,10 @@ def test_a_commit_fails_with_the_first_record_that_does() -> None:
     p.answer(request, E.INVALID_RECORD)
     p.turn()
     assert not p.asked
-    with pytest.raises(KafkaError) as told:
+    with pytest.raises(KafkaError) as reported:
         call.result()
-    assert (told.value.code, told.value.abortable) == (E.INVALID_RECORD, True)
-    assert told.value is not p.transactions.error, "a traceback of its own"
+    assert (reported.value.code, reported.value.abortable) == (E.INVALID_RECORD, True)
+    assert reported.value is not p.transactions.error, "a traceback of its own"
     p.abort()
     assert not p.ask(t.EndTxnRequest).request.committed
 

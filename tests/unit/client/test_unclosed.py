@@ -204,8 +204,8 @@ print("parent")
 
 
 def test_a_child_process_gets_an_error_and_harms_nothing_of_its_parents(world: World) -> None:
-    told = run(FORKED, world.settings["bootstrap_servers"], world.group, world.topic)
-    assert told == "child\nparent\n"
+    reported = run(FORKED, world.settings["bootstrap_servers"], world.group, world.topic)
+    assert reported == "child\nparent\n"
     assert world.committed() == [2]
 
 

@@ -36,8 +36,8 @@ def test_a_position_without_a_leader_to_ask_waits_for_metadata(code: ErrorCode) 
 
 
 def test_a_name_that_is_not_a_host_name_is_an_unreachable_broker() -> None:
-    told = r"in time: no connection to no\.\.name:9092: its host name cannot be resolved"
-    with Consumer(bootstrap_servers="no..name:9092") as consumer, pytest.raises(KafkaTimeoutError, match=told):
+    reported = r"in time: no connection to no\.\.name:9092: its host name cannot be resolved"
+    with Consumer(bootstrap_servers="no..name:9092") as consumer, pytest.raises(KafkaTimeoutError, match=reported):
         consumer.list_topics(timeout_ms=1_500)
 
 

@@ -30,14 +30,14 @@ class AnyAssignedHistory(AnyHistory):
     @rule(topic=st.sampled_from(TOPICS[:2]), count=st.integers(0, 5))
     def a_topic_has_other_partitions(self, topic: str, count: int) -> None:
         self.harness.topics.partitions[topic] = count
-        self.they_are_told(topic)
+        self.the_groups_notice(topic)
 
     @rule(partitions=st.sets(st.tuples(st.sampled_from(TOPICS[:2]), st.integers(0, 4)), max_size=3))
     def others_have_no_leader(self, partitions: set[tuple[str, int]]) -> None:
         self.harness.topics.leaderless = partitions
-        self.they_are_told()
+        self.the_groups_notice()
 
-    def they_are_told(self, *names: str) -> None:
+    def the_groups_notice(self, *names: str) -> None:
         assert isinstance(self.harness, AssignedGroup)
         self.harness.topics_changed(*names)
 

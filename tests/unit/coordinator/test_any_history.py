@@ -248,7 +248,7 @@ class AnyHistory(RuleBasedStateMachine):
             assert len(shares) == len(set(shares))
 
     @invariant()
-    def only_the_leader_is_told_of_the_members(self) -> None:
+    def only_the_leader_receives_the_members(self) -> None:
         for answer in self.harness.answers.values():
             if isinstance(answer, JoinGroupResponse) and answer.members:
                 assert answer.member_id == answer.leader

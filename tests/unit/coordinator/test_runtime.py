@@ -239,9 +239,9 @@ def test_joins_of_one_turn_share_a_rebalance(broker):
 
 
 def test_member_ids_are_made_from_client_or_instance(broker):
-    told, _ = broker.join(), broker.join(instance="i")
+    reported, _ = broker.join(), broker.join(instance="i")
     broker.turn()
-    assert told[0].member_id == "cli-1"
+    assert reported[0].member_id == "cli-1"
     joined = [event for event in broker.events if isinstance(event, MemberJoined)]
     assert [event.member_id for event in joined] == ["i-2"]
 

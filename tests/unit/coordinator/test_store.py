@@ -185,15 +185,15 @@ def test_the_store_gets_the_time_of_day(broker, monkeypatch):
     """The rules' clock continues when the machine's clock is set; a log uses the time of day."""
     commit_now(broker)
     broker.runtime._wall_clock = lambda: broker.now + 3_600_000
-    log, told = broker.log_of("g"), []
+    log, reported = broker.log_of("g"), []
 
     def append(batches: bytearray, *, now: int, **rest: Any) -> Any:
-        told.append(now)
+        reported.append(now)
         return MemoryLog.append(log, batches, now=now, **rest)
 
     monkeypatch.setattr(log, "append", append)
     assert commit_now(broker, offset=2) == 0
-    assert told == [broker.now + 3_600_000]
+    assert reported == [broker.now + 3_600_000]
 
 
 # ----------------------------------------------------------------------------------------- two coordinators of one slot

@@ -63,17 +63,17 @@ def test_a_process_is_given_the_name_of_the_file_and_no_secret(file):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("security.protocol=PLAINTEXT", "has no bootstrap.servers: name a broker with --bootstrap"),
         ("bootstrap.servers=a:1\nsecurity.protocol=TLS", "security_protocol"),
         ("bootstrap.servers=a", "not a broker address"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_reported_before_anything_starts(tmp_path, text, told):
+def test_a_file_that_cannot_be_used_is_reported_before_anything_starts(tmp_path, text, reported):
     path = tmp_path / "client.properties"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=reported):
         ClusterAccess.given(None, str(path))
     with pytest.raises(ConfigError, match="cannot be read"):
         ClusterAccess.given(None, str(tmp_path / "none"))

@@ -18,13 +18,13 @@ def row(cause: Cause, at_ms: int = AT_MS + 5_000, group: str = "delays") -> Row:
     return Row(group, 7, at_ms, cause)
 
 
-def found(inferred: list[Row], told: list[Row]) -> bool:
-    (only,) = findings([EXPECTED], inferred, told)
+def found(inferred: list[Row], reported: list[Row]) -> bool:
+    (only,) = findings([EXPECTED], inferred, reported)
     return only.ok
 
 
 @pytest.mark.parametrize(
-    ("inferred", "told", "expected"),
+    ("inferred", "reported", "expected"),
     [
         ([row(Cause.SESSION_EXPIRED)], [row(Cause.SESSION_EXPIRED)], True),
         ([row(Cause.SESSION_EXPIRED)], [], True),
@@ -43,7 +43,7 @@ def found(inferred: list[Row], told: list[Row]) -> bool:
         "no events",
         "one of two",
         "inferred otherwise",
-        "told otherwise",
+        "reported otherwise",
         "before",
         "after",
         "other",
@@ -53,9 +53,9 @@ def found(inferred: list[Row], told: list[Row]) -> bool:
     ],
 )
 def test_a_step_is_found_by_its_cause_in_its_time_and_group(
-    inferred: list[Row], told: list[Row], expected: bool
+    inferred: list[Row], reported: list[Row], expected: bool
 ) -> None:
-    assert found(inferred, told) is expected
+    assert found(inferred, reported) is expected
 
 
 def test_every_step_that_takes_a_member_away_or_adds_one_has_a_cause() -> None:

@@ -85,7 +85,7 @@ def member(story: str) -> tuple[list[str], bool]:
 KILLED, DOWN = DuplicateWindow.KILLED, DuplicateWindow.BROKER_DOWN
 STORIES: dict[str, tuple[int, list[str], dict[str, Any]]] = {
     "each record is handled once": (3, ["0 1 +2 revoked", "2 +3"], {"produced": 3, "handled": 3, "distinct": 3}),
-    "an ownership is told twice": (2, ["0 again 1"], {}),
+    "an ownership is reported twice": (2, ["0 again 1"], {}),
     "nobody handled a record": (3, ["0 2"], {"lost": [(0, 1)]}),
     "a record was never produced": (1, ["0 1"], {"unexplained": [(0, 1)]}),
     "a killed member had not committed it": (3, ["0 +1 1 2 killed", "1 2 +3"], {"duplicates": {KILLED: 2}}),

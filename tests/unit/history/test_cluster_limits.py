@@ -14,7 +14,7 @@ from muster.history.sources.reader_warnings import ReaderWarnings
 from muster.model import Node
 
 
-class Untold:
+class Reticent:
     """An admin client of a cluster that answers few requests."""
 
     def __init__(self, error: Exception, old: bool) -> None:
@@ -45,6 +45,6 @@ class Untold:
 )
 def test_the_usual_limits_stand_for_what_is_not_known(error: Exception, old: bool, remarks: int) -> None:
     said = ReaderWarnings()
-    admin: Any = Untold(error, old)
+    admin: Any = Reticent(error, old)
     assert limits_of(admin, said) == Limits()
     assert len(said.sentences()) == remarks

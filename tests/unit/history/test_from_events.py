@@ -13,17 +13,17 @@ from muster.history.model import Cause, GroupKind
 from muster.history.sources.reader_warnings import ReaderWarnings
 from muster.protocol.group_records import GroupMetadataRecord
 from tests.support.scale import examples
-from tests.support.told_group import Told
+from tests.support.told_group import Reported
 
 LONG: dict[str, Any] = {"session_timeout_ms": 300_000}
 NAMES = "abcd"
 
 
-def told(group: Told, *, since: int = 0) -> GroupHistory:
+def reported(group: Reported, *, since: int = 0) -> GroupHistory:
     return history_of(group.written[since:], (), ReaderWarnings())
 
 
-def in_the_log(group: Told) -> list[tuple[int, set[str]]]:
+def in_the_log(group: Reported) -> list[tuple[int, set[str]]]:
     """The generations that were written, with their members."""
     values = [each.value for each in group.records if isinstance(each, GroupMetadataRecord) and each.value is not None]
     return [(value.generation, {member.member_id for member in value.members}) for value in values]
@@ -33,7 +33,7 @@ def generations(found: GroupHistory) -> list[tuple[int, set[str]]]:
     return [(row.generation, {member.member_id for member in row.members}) for row in found.rows.generations]
 
 
-def act(group: Told, verb: str, name: str) -> None:
+def act(group: Reported, verb: str, name: str) -> None:
     there = name in group.ids and group.generation and group.ids[name] in group.group.members
     match verb:
         case "join":
@@ -63,11 +63,11 @@ steps = st.lists(
 @settings(max_examples=examples(150), deadline=None)
 @given(steps)
 def test_generations_have_the_members_that_the_log_has(script: list[tuple[str, str]]) -> None:
-    group = Told()
+    group = Reported()
     for verb, name in script:
         act(group, verb, name)
     latest: dict[int, set[str]] = dict(in_the_log(group))  # a takeover is a row of the same generation
-    found = generations(told(group))
+    found = generations(reported(group))
     assert found == [(number, latest[number]) for number, _ in found]
     labels = [label for label in group.labels if label.rebalanced and label.finished_ms is not None]
     assert [number for number, _ in found] == [label.generation for label in labels]
@@ -94,12 +94,12 @@ WITHIN_A_REBALANCE = [
 def test_of_events_that_begin_late_counts_are_right_and_no_member_is_named_that_is_not_there(
     script: list[tuple[str, str]], since: int
 ) -> None:
-    group = Told()
+    group = Reported()
     for verb, name in script:
         act(group, verb, name)
     latest = dict(in_the_log(group))
     complete = {label.generation: label.members for label in group.labels if label.rebalanced}
-    found = told(group, since=since)
+    found = reported(group, since=since)
     rebalanced = {row.generation for row in found.rows.rebalances if not row.is_takeover}
     for row in found.rows.generations:
         named = {member.member_id for member in row.members if not member.member_id.startswith("unnamed")}
@@ -109,12 +109,12 @@ def test_of_events_that_begin_late_counts_are_right_and_no_member_is_named_that_
 
 
 def test_rebalances_have_the_causes_that_were_reported() -> None:
-    group = Told().stable_with("a", "b")
+    group = Reported().stable_with("a", "b")
     group.leave("b", reason="the consumer is being closed").join("a").sync_all()
     group.join("c").join("a").sync_all()
     group.tick(9_000).heartbeat("a")
     group.tick(1_000).join("a").sync_all()
-    made = report(told(group), "events", group.now, events=group.written)
+    made = report(reported(group), "events", group.now, events=group.written)
     assert [
         (row.generation, row.cause, row.confidence, row.members_before, row.members_after, row.source)
         for row in made.rebalances
@@ -132,7 +132,7 @@ def test_rebalances_have_the_causes_that_were_reported() -> None:
 
 
 def test_a_group_that_was_there_before_is_not_a_rebalance_and_its_unnamed_members_are_counted() -> None:
-    group = Told().stable_with("a", "b", "c")
+    group = Reported().stable_with("a", "b", "c")
     since = len(group.written)
     group.leave("c").join("a").join("b").sync_all()
     remarks = ReaderWarnings()
@@ -145,13 +145,13 @@ def test_a_group_that_was_there_before_is_not_a_rebalance_and_its_unnamed_member
 
 
 def test_a_coordinator_that_took_a_group_over_is_not_a_rebalance() -> None:
-    group = Told().stable_with("a", "b").moved_to(2)
-    assert [row.generation for row in told(group).rows.rebalances] == [1]
-    assert [row.generation for row in told(group, since=len(group.written) - 1).rows.generations] == [1]
+    group = Reported().stable_with("a", "b").moved_to(2)
+    assert [row.generation for row in reported(group).rows.rebalances] == [1]
+    assert [row.generation for row in reported(group, since=len(group.written) - 1).rows.generations] == [1]
 
 
 def test_known_groups_are_left_out_and_strange_values_pass() -> None:
-    group = Told().stable_with("a")
+    group = Reported().stable_with("a")
     assert history_of(group.written, ["g"], ReaderWarnings()).kinds == {}
     strange: list[Any] = [
         None,

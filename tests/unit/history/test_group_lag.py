@@ -48,8 +48,8 @@ def test_the_time_of_an_offset_is_on_the_line_between_two_looks() -> None:
     ends.add({PLACE: 200}, 2_000)
     ends.add({PLACE: 200}, 3_000)
     ends.add({PLACE: 210}, 4_000)
-    told = {offset: ends.written_ms(PLACE, offset) for offset in (99, 100, 150, 199, 200, 205, 209, 210)}
-    assert told == {99: None, 100: 1_000, 150: 1_500, 199: 1_990, 200: 3_000, 205: 3_500, 209: 3_900, 210: None}
+    reported = {offset: ends.written_ms(PLACE, offset) for offset in (99, 100, 150, 199, 200, 205, 209, 210)}
+    assert reported == {99: None, 100: 1_000, 150: 1_500, 199: 1_990, 200: 3_000, 205: 3_500, 209: 3_900, 210: None}
     assert ends.written_ms(OTHER, 0) is None
 
 
@@ -122,7 +122,7 @@ def test_records_are_read_only_where_no_look_tells() -> None:
     assert without_seconds(look(part(5, 200, start=200)), ends) == {}, "nothing is left to be read"
 
 
-def told() -> LagSnapshot:
+def reported() -> LagSnapshot:
     parts = [
         part(3, 10, seconds=2.5, consumer_id="m-1", client_id="m", host="/127.0.0.1"),
         part(12, 10, number=1, seconds=0.0),
@@ -133,7 +133,7 @@ def told() -> LagSnapshot:
 
 
 def test_names_and_values_for_prometheus() -> None:
-    found = families(told())
+    found = families(reported())
     assert value_of(found, "muster_lag_up") == 1
     assert value_of(found, "kafka_brokers") == 3
     place = {"consumergroup": "g", "topic": "t", "partition": "0"}
@@ -170,7 +170,7 @@ def test_a_cluster_too_old_to_tell_its_brokers() -> None:
 
 
 def test_the_table() -> None:
-    assert command.table(told()) == [
+    assert command.table(reported()) == [
         "GROUP  STATE   TOPIC  PARTITION  CURRENT-OFFSET  LOG-END-OFFSET  LAG  SECONDS  CLIENT-ID",
         "g      Stable  t              0               3              10    7      2.5  m",
         "g      Stable  t              1              12              10   -2      0.0  -",
@@ -181,7 +181,7 @@ def test_the_table() -> None:
 
 
 def test_json() -> None:
-    found = json.loads(json.dumps(as_json(told())))
+    found = json.loads(json.dumps(as_json(reported())))
     assert found["remarks"] == ["a remark"]
     assert found["groups"][0]["partitions"][0] == {
         "topic": "t",

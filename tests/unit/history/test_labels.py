@@ -12,14 +12,14 @@ from muster.history.model import Cause
 from muster.history.rules.event_rebalances import MOVED_WITHIN_MS, Label, by_group, labels
 from muster.model import TopicPartition
 from muster.protocol.subscription import Subscription, encode_subscription
-from tests.support.told_group import Told
+from tests.support.told_group import Reported
 
 LONG: dict[str, Any] = {"session_timeout_ms": 300_000}
 
 
 @pytest.fixture
-def group() -> Told:
-    group = Told()
+def group() -> Reported:
+    group = Reported()
     group.stable_with("a", "b")
     return group
 
@@ -28,7 +28,7 @@ def reads(*topics: str, owns: tuple[int, ...] = ()) -> dict[str, bytes]:
     return {"range": encode_subscription(Subscription(list(topics), [TopicPartition("t", number) for number in owns]))}
 
 
-def settled(group: Told) -> Label:
+def settled(group: Reported) -> Label:
     """The last rebalance, after all remaining members have joined again."""
     for name in group.members:
         group.join(name)
@@ -36,7 +36,7 @@ def settled(group: Told) -> Label:
     return group.labels[-1]
 
 
-def test_the_first_members_start_it(group: Told) -> None:
+def test_the_first_members_start_it(group: Reported) -> None:
     (first,) = group.labels
     assert (first.cause, first.others, first.generation, first.members) == (Cause.STARTED, (Cause.JOINED,), 1, 2)
     assert (first.finished_ms or 0) - first.started_ms == 6_000
@@ -49,7 +49,7 @@ def test_the_first_members_start_it(group: Told) -> None:
     ]
 
 
-def test_one_more_joins(group: Told) -> None:
+def test_one_more_joins(group: Reported) -> None:
     group.join("c", reason="more work")
     found = settled(group)
     assert (found.cause, found.others, found.generation, found.members) == (Cause.JOINED, (), 2, 3)
@@ -59,7 +59,7 @@ def test_one_more_joins(group: Told) -> None:
 @pytest.mark.parametrize(("instance", "sure"), [(None, True), ("i2", False)])
 def test_one_that_expires_may_have_been_too_slow_if_it_has_an_instance_id(instance: str | None, sure: bool) -> None:
     """A client with an instance id does not leave when it is too slow: it stops its heartbeats (KIP-345)."""
-    group = Told()
+    group = Reported()
     group.join("a", **LONG).join("b", instance=instance)
     group.tick(10_000).sync_all().tick(group.session_timeout_ms + 1)
     found = settled(group)
@@ -74,7 +74,7 @@ def test_one_that_expires_may_have_been_too_slow_if_it_has_an_instance_id(instan
         ("consumer poll timeout has expired.", Cause.POLL_INTERVAL_EXCEEDED),
     ],
 )
-def test_one_leaves_and_may_say_why(group: Told, reason: str | None, cause: Cause) -> None:
+def test_one_leaves_and_may_say_why(group: Reported, reason: str | None, cause: Cause) -> None:
     group.leave("b", reason=reason)
     found = settled(group)
     assert (found.cause, found.others, found.members) == (cause, (), 1)
@@ -83,7 +83,7 @@ def test_one_leaves_and_may_say_why(group: Told, reason: str | None, cause: Caus
     assert reason is None or found.reason == reason
 
 
-def test_the_last_one_leaves_and_the_group_starts_again(group: Told) -> None:
+def test_the_last_one_leaves_and_the_group_starts_again(group: Reported) -> None:
     group.leave("a").leave("b", reason="consumer poll timeout has expired.")
     group.join("c").tick(3_000).sync_leader()
     _, emptied, again = group.labels
@@ -92,7 +92,7 @@ def test_the_last_one_leaves_and_the_group_starts_again(group: Told) -> None:
     assert (emptied.members, again.cause, again.generation) == (0, Cause.STARTED, 3)
 
 
-def test_a_member_that_does_not_join_in_time_is_slow(group: Told) -> None:
+def test_a_member_that_does_not_join_in_time_is_slow(group: Reported) -> None:
     """It sends heartbeats, so its process lives; its handler takes longer than its poll interval."""
     group.join("a", **LONG).join("b", **LONG).sync_all()
     group.join("c", **LONG).join("a", **LONG).tick(60_000)
@@ -100,12 +100,12 @@ def test_a_member_that_does_not_join_in_time_is_slow(group: Told) -> None:
     assert (found.cause, found.others) == (Cause.JOINED, (Cause.POLL_INTERVAL_EXCEEDED,))
 
 
-def expires(group: Told) -> None:
+def expires(group: Reported) -> None:
     group.tick(9_000).heartbeat("a")
     group.tick(1_000)
 
 
-def more_partitions(group: Told) -> None:
+def more_partitions(group: Reported) -> None:
     group.topics.partitions["t"] = 6
     group.join("a")
 
@@ -123,14 +123,14 @@ def more_partitions(group: Told) -> None:
         (lambda group: group.join("a"), Cause.LEADER_REJOINED),
     ],
 )
-def test_what_begins_a_rebalance(group: Told, act: Callable[[Told], object], cause: Cause) -> None:
+def test_what_begins_a_rebalance(group: Reported, act: Callable[[Reported], object], cause: Cause) -> None:
     act(group)
     found = settled(group)
     assert (found.cause, found.others) == (cause, ())
 
 
 def test_the_second_phase_of_a_cooperative_rebalance_has_the_cause_of_the_first() -> None:
-    group = Told()
+    group = Reported()
     group.join("a", protocols=reads("t", owns=(0, 1, 2, 3))).tick(3_000).sync_leader()
     group.join("b", protocols=reads("t")).join("a", protocols=reads("t", owns=(0, 1, 2, 3))).sync_all()
     group.join("a", protocols=reads("t", owns=(0, 1))).join("b", protocols=reads("t")).sync_all()
@@ -142,7 +142,7 @@ def test_the_second_phase_of_a_cooperative_rebalance_has_the_cause_of_the_first(
 
 
 def test_a_static_member_takes_its_place_again_without_a_rebalance() -> None:
-    group = Told()
+    group = Reported()
     group.join("a", instance="i").tick(3_000).sync_leader()
     group.join("again", instance="i")
     group.leave("again").join("c").tick(3_000).sync_leader()
@@ -155,7 +155,7 @@ def test_a_static_member_takes_its_place_again_without_a_rebalance() -> None:
 
 
 def test_a_static_member_comes_back_with_other_protocols() -> None:
-    group = Told()
+    group = Reported()
     group.join("a", instance="i", protocols={"range": b"", "sticky": b""}).tick(3_000).sync_leader()
     group.join("again", instance="i", protocols={"sticky": b""})
     group.sync_leader()
@@ -163,7 +163,7 @@ def test_a_static_member_comes_back_with_other_protocols() -> None:
     assert (found.cause, found.rebalanced, found.generation) == (Cause.STATIC_MEMBER_REPLACED, True, 2)
 
 
-def test_the_coordinator_moves(group: Told) -> None:
+def test_the_coordinator_moves(group: Reported) -> None:
     """A group that continues has no rebalance; members that rejoin soon after the move do so because of it."""
     group.moved_to(2)
     moved = group.labels[-1]
@@ -173,7 +173,7 @@ def test_the_coordinator_moves(group: Told) -> None:
     assert (found.cause, found.others) == (Cause.COORDINATOR_MOVED, (Cause.LEADER_REJOINED,))
 
 
-def test_what_happens_after_the_coordinator_has_moved_has_its_own_cause(group: Told) -> None:
+def test_what_happens_after_the_coordinator_has_moved_has_its_own_cause(group: Reported) -> None:
     group.moved_to(2).join("c")
     found = settled(group)
     assert (found.cause, found.others) == (Cause.JOINED, (Cause.COORDINATOR_MOVED,))
@@ -186,7 +186,7 @@ def test_what_happens_after_the_coordinator_has_moved_has_its_own_cause(group: T
     assert settled(group).cause is Cause.LEADER_REJOINED
 
 
-def test_a_coordinator_that_dies_in_a_rebalance(group: Told) -> None:
+def test_a_coordinator_that_dies_in_a_rebalance(group: Reported) -> None:
     """The group continues with its generation; its members rejoin, and the cause is the one that began the
     rebalance."""
     group.join("c")
@@ -196,13 +196,13 @@ def test_a_coordinator_that_dies_in_a_rebalance(group: Told) -> None:
     assert found.others == (Cause.COORDINATOR_MOVED, Cause.LEADER_REJOINED)
 
 
-def test_one_that_is_not_done_is_reported_last(group: Told) -> None:
+def test_one_that_is_not_done_is_reported_last(group: Reported) -> None:
     group.join("c")
     found = group.labels[-1]
     assert (found.cause, found.generation, found.finished_ms) == (Cause.JOINED, None, None)
 
 
-def test_a_rebalance_that_begins_again_is_one(group: Told) -> None:
+def test_a_rebalance_that_begins_again_is_one(group: Reported) -> None:
     """Generations that never became stable are not in the records either."""
     group.join("c").join("a").join("b")
     group.join("d").join("a").join("b").join("c").sync_all()
@@ -218,7 +218,7 @@ def test_every_cause_of_the_coordinator_is_known() -> None:
     assert {said for said, cause in found.items() if cause is Cause.NOT_KNOWN} == nameless
 
 
-def test_values_of_others_are_skipped_and_groups_distinguished(group: Told) -> None:
+def test_values_of_others_are_skipped_and_groups_distinguished(group: Reported) -> None:
     mixed: list[Any] = [None, 5, {"v": 2, "event": "?", "group_id": "g"}, {"group_id": "g"}]
     for event in reversed(group.written):  # of several partitions
         mixed += [event, {**event, "group_id": "h"}]

@@ -35,8 +35,8 @@ def report() -> Report:
 def test_each_is_named(report):
     found = {each.group.rpartition(".")[0]: each for each in summaries(report)}
     assert {name: (each.kind, each.protocol_type, each.protocol_label) for name, each in found.items()} == GROUPS
-    told = {each["group"].rpartition(".")[0]: each for each in as_json(report)["groups"]}
-    assert {name: (each["kind"], each["protocol_type"]) for name, each in told.items()} == {
+    reported = {each["group"].rpartition(".")[0]: each for each in as_json(report)["groups"]}
+    assert {name: (each["kind"], each["protocol_type"]) for name, each in reported.items()} == {
         name: of[:2] for name, of in GROUPS.items()
     }
     assert all(each.generation for each in found.values())

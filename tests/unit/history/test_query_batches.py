@@ -75,7 +75,7 @@ CASES = {
 }
 
 
-def told(rows: Rows) -> list[str]:
+def reported(rows: Rows) -> list[str]:
     """What the rebalance into generation 2 says about queries."""
     [row] = [row for row in rows.rebalances if row.generation == 2]
     return [line for line in row.evidence if line.startswith(ABOUT)]
@@ -83,13 +83,13 @@ def told(rows: Rows) -> list[str]:
 
 @pytest.mark.parametrize(("log", "expected"), CASES.values(), ids=CASES)
 def test_what_is_said_of_queries_wherever_a_chunk_ends(log: GroupLog, expected: list[str]) -> None:
-    assert told(log.history()) == expected
+    assert reported(log.history()) == expected
     state = start(log.group, Limits())
     rows = fold(state, log.chunk(0, 0))
     for first, end in pairwise(range(log.offset + 2)):
         rows.extend(fold(state, log.chunk(first, end)))
     rows.extend(finish(state, log.now))
-    assert told(rows) == expected
+    assert reported(rows) == expected
 
 
 def test_the_metadata_of_queries_comes_with_their_commits() -> None:

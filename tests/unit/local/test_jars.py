@@ -63,9 +63,9 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 def test_maven_fetches_once_and_tells_its_progress(machine: Machine):
     machine.install_maven()
-    told: list[str] = []
-    assert jars.zookeeper_classpath(told.append) == f"{machine.cache}/*"
-    assert told == ["", "zookeeper-3.jar"]
+    reported: list[str] = []
+    assert jars.zookeeper_classpath(reported.append) == f"{machine.cache}/*"
+    assert reported == ["", "zookeeper-3.jar"]
     assert jars.zookeeper_classpath() == f"{machine.cache}/*"
     assert machine.calls == 1
     assert sorted(path.name for path in machine.cache.iterdir()) == ["SHA256SUMS", "slf4j.jar", "zookeeper-3.jar"]

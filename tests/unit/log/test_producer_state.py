@@ -42,7 +42,7 @@ def state(*written: BatchHeader) -> PartitionProducers:
     return found
 
 
-def told(found: PartitionProducers, sent: BatchHeader) -> object:
+def reported(found: PartitionProducers, sent: BatchHeader) -> object:
     """The offset of the batch that it repeats, None if it is written, or the error code of its refusal."""
     try:
         duplicate = found.check(sent)
@@ -85,7 +85,7 @@ TABLE = [
     ("again, behind a marker", MARKED, SIX[5], 110),
     ("fenced by a marker", FENCED, header(12), OLD),
     ("the next epoch after a marker raised it", FENCED, header(0, epoch=2), None),
-    ("the next epoch does not go on with the old numbers", FENCED, header(12, epoch=2), GAP),
+    ("the next epoch does not continue the old numbers", FENCED, header(12, epoch=2), GAP),
     ("of a producer that is not known", [], header(41), None),
     ("of a producer that is not known, without an epoch", [], header(41, epoch=-1), None),
     ("of a producer that is not known, below an epoch", [], header(0, epoch=-2), OLD),
@@ -101,24 +101,24 @@ TABLE = [
 
 @pytest.mark.parametrize(("written", "sent", "expected"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
 def test_what_becomes_of_a_batch(written, sent, expected):
-    assert told(state(*written), sent) == expected
+    assert reported(state(*written), sent) == expected
 
 
 @pytest.mark.parametrize(("written", "sent", "expected"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
 def test_what_becomes_of_a_batch_after_a_snapshot(written, sent, expected):
-    assert told(PartitionProducers.decode(state(*written).encode()), sent) == expected
+    assert reported(PartitionProducers.decode(state(*written).encode()), sent) == expected
 
 
 def test_a_producer_is_forgotten_by_its_last_batch():
     found = state(header(0), header(2, time=NOW + 1_000))
     found.expire(NOW + 10_999, 10_000)
-    assert told(found, header(4)) is None
-    assert told(found, header(5)) is GAP
+    assert reported(found, header(4)) is None
+    assert reported(found, header(5)) is GAP
     found = PartitionProducers.decode(found.encode())
     found.expire(NOW + 10_999, 10_000)
-    assert told(found, header(5)) is GAP
+    assert reported(found, header(5)) is GAP
     found.expire(NOW + 11_000, 10_000)
-    assert told(found, header(5)) is None
+    assert reported(found, header(5)) is None
     assert not found.producers
 
 

@@ -10,8 +10,8 @@ ROW = re.compile(r"^\| (\w+) \| (\d+) \| (\d+)-(\d+) \|", re.MULTILINE)
 
 
 def test_the_table_of_served_requests_is_up_to_date() -> None:
-    told = {(name, int(key), (int(first), int(last))) for name, key, first, last in ROW.findall(PAGE.read_text())}
+    reported = {(name, int(key), (int(first), int(last))) for name, key, first, last in ROW.findall(PAGE.read_text())}
     served = {
         (REQUESTS[key].__name__.removesuffix("Request"), int(key), versions) for key, versions in ADVERTISED.items()
     }
-    assert told == served
+    assert reported == served

@@ -148,10 +148,10 @@ def test_what_is_damaged_comes_into_a_buffer_only_where_it_comes_out(data, codec
     packed[where % len(packed)] = byte
     found = into(codec, packed, 10_000)
     try:
-        told = decompress(codec, packed)
+        reported = decompress(codec, packed)
     except CorruptRecordError:
-        told = None
-    assert found is None or found == told
+        reported = None
+    assert found is None or found == reported
 
 
 @pytest.mark.parametrize("codec", PACKED, ids=lambda codec: codec.name)
@@ -160,10 +160,10 @@ def test_what_is_cut_off_does_not_come_into_a_buffer(codec, cut):
     packed = compress(codec, TEXT)
     packed = packed[: -cut if isinstance(cut, int) else int(len(packed) * cut)]
     try:
-        told = decompress(codec, packed)
+        reported = decompress(codec, packed)
     except CorruptRecordError:
-        told = None
-    assert into(codec, packed, len(TEXT)) in (None, told)
+        reported = None
+    assert into(codec, packed, len(TEXT)) in (None, reported)
 
 
 def test_lz4_of_two_frames_and_with_blocks_that_are_longer_than_their_frame_says():

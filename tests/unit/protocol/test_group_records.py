@@ -233,8 +233,8 @@ def test_plain_commits_around_offsets_that_take_a_byte_more(last, count):
 
 
 members = st.builds(
-    lambda client, instance, told, share: m.MemberMetadata(
-        f"{instance or client}-{'0' * 36}", instance, client, "/127.0.0.1", 60_000, 10_000, told, share
+    lambda client, instance, reported, share: m.MemberMetadata(
+        f"{instance or client}-{'0' * 36}", instance, client, "/127.0.0.1", 60_000, 10_000, reported, share
     ),
     st.text(max_size=300),
     st.none() | st.text(max_size=300),

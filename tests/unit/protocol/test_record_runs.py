@@ -38,7 +38,7 @@ def batch_of(parts, start=0, time=BASE, **more):
     return builder.build(base_offset=5, **more)
 
 
-def told(decode, data, header):
+def reported(decode, data, header):
     """What a decoder returns for records: all their fields, or its error."""
     records = [Record.__new__(Record) for _ in range(header.record_count)]
     try:
@@ -60,7 +60,7 @@ def test_runs_are_what_single_records_are(parts, start, append_time, codec):
     batch = batch_of(parts, start, log_append_time=append_time, compression=codec)
     header = read_header(batch)
     data = record_bytes(batch, 0, header)
-    assert told(decode_records, data, header) == told(singly, data, header)
+    assert reported(decode_records, data, header) == reported(singly, data, header)
 
 
 @given(batches, st.data())
@@ -72,7 +72,7 @@ def test_damage_is_reported_as_by_the_loop_over_single_records(parts, choice):
     for _ in range(choice.draw(st.integers(1, 3))):
         damaged[choice.draw(st.integers(0, len(damaged) - 1))] = choice.draw(st.integers(0, 255))
     data = bytes(damaged[: choice.draw(st.just(len(damaged)) | st.integers(0, len(damaged)))])
-    assert told(decode_records, data, header) == told(singly, data, header)
+    assert reported(decode_records, data, header) == reported(singly, data, header)
 
 
 @pytest.mark.slow
@@ -88,7 +88,7 @@ def test_every_flipped_bit_is_reported_as_by_the_loop_over_single_records(key, v
         for bit in range(8):
             data = bytearray(good)
             data[place] ^= 1 << bit
-            assert told(decode_records, bytes(data), header) == told(singly, bytes(data), header)
+            assert reported(decode_records, bytes(data), header) == reported(singly, bytes(data), header)
 
 
 @pytest.mark.parametrize(
@@ -122,8 +122,8 @@ def test_another_count_than_there_are_records_is_reported_as_by_the_loop(count):
     batch = batch_of([(100, b"k", b"v", (), 1, 0)])
     header = read_header(batch)._replace(record_count=count)
     data = record_bytes(batch, 0, header)
-    said = told(decode_records, data, header)
-    assert said == told(singly, data, header)
+    said = reported(decode_records, data, header)
+    assert said == reported(singly, data, header)
     assert said[0] in (CorruptRecordError, IndexError)
 
 
@@ -153,5 +153,5 @@ def test_numbers_that_are_longer_than_they_need_be():
     header = read_header(batch_of([(10, b"k", b"v", (), 1, 0)]))
     data = b"".join(records)
     assert find_run(data, 0, 10) is not None
-    assert [offset for offset, *_ in told(decode_records, data, header)] == list(range(5, 15))
-    assert told(decode_records, data, header) == told(singly, data, header)
+    assert [offset for offset, *_ in reported(decode_records, data, header)] == list(range(5, 15))
+    assert reported(decode_records, data, header) == reported(singly, data, header)

@@ -39,6 +39,6 @@ def test_where_a_test_hangs_is_shown_for_every_thread(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--timeout=1", "--timeout-method=thread"]
     done = subprocess.run([*command, str(tmp_path)], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode != 0
-    told = done.stdout + done.stderr
-    assert "in waits_in_a_thread" in told
-    assert "in test_hanging" in told
+    reported = done.stdout + done.stderr
+    assert "in waits_in_a_thread" in reported
+    assert "in test_hanging" in reported

@@ -21,7 +21,7 @@ def note_events(session: SimSession, seen: list[Any]) -> None:
     session.listen(lambda event: seen.append("event") if isinstance(event, zk.Watched) else None)
 
 
-def told(session: SimSession) -> list[zk.Watched | zk.SessionEvent]:
+def reported(session: SimSession) -> list[zk.Watched | zk.SessionEvent]:
     events: list[zk.Watched | zk.SessionEvent] = []
     session.listen(events.append)
     return events
@@ -30,7 +30,7 @@ def told(session: SimSession) -> list[zk.Watched | zk.SessionEvent]:
 def test_a_server_behind_shows_what_was_and_its_own_sessions_writes_wait_for_it():
     zookeeper = ensemble(servers=2)
     writer, reader = zookeeper.connect("writer", server=0), zookeeper.connect("reader", server=1)
-    events = told(reader)
+    events = reported(reader)
     zookeeper.settle()
     zookeeper.do(writer, zk.Create("/a", b"old"))
     zookeeper.do(reader, zk.Sync("/a"))
@@ -92,7 +92,7 @@ def test_no_session_reads_a_newer_state_before_the_event_of_the_change(seed):
 def test_a_frozen_client_loses_its_session_and_what_was_ephemeral_and_learns_it_in_order():
     zookeeper = ensemble()
     frozen, other = zookeeper.connect("frozen"), zookeeper.connect("other")
-    events, seen = told(frozen), told(other)
+    events, seen = reported(frozen), reported(other)
     zookeeper.settle()
     zookeeper.do(frozen, zk.Create("/mine", ephemeral=True))
     zookeeper.do(frozen, zk.Exists("/mine", watch=True))
@@ -118,7 +118,7 @@ def test_a_frozen_client_loses_its_session_and_what_was_ephemeral_and_learns_it_
 def test_a_session_outlives_its_server_but_its_watches_do_not():
     zookeeper = ensemble(servers=2)
     session = zookeeper.connect("session", server=0)
-    events = told(session)
+    events = reported(session)
     zookeeper.settle()
     zookeeper.do(session, zk.Create("/mine", ephemeral=True))
     zookeeper.do(session, zk.Exists("/mine", watch=True))
@@ -137,7 +137,7 @@ def test_a_session_outlives_its_server_but_its_watches_do_not():
 def test_a_session_cut_off_doubts_before_it_is_ended():
     zookeeper = ensemble(servers=3)
     session = zookeeper.connect("session", timeout_ms=3_000)
-    events = told(session)
+    events = reported(session)
     zookeeper.settle()
     began, session_id = zookeeper.clock.now, session.session_id
     zookeeper.cut(session)

@@ -259,7 +259,7 @@ def test_a_refusal_of_any_question_is_an_error():
 
 
 @pytest.mark.parametrize(
-    ("position", "start", "end", "goes_on_at", "told"),
+    ("position", "start", "end", "continues_at", "reported"),
     [
         (5, 0, 9, 5, ""),
         (5, 5, 5, 5, ""),
@@ -270,7 +270,7 @@ def test_a_refusal_of_any_question_is_an_error():
         (10, 2, 2, 2, "t-0 ends at offset 2, but reading is at 10"),
     ],
 )
-def test_where_reading_continues(position, start, end, goes_on_at, told):
+def test_where_reading_continues(position, start, end, continues_at, reported):
     case = Case({P0: position})
     case.want()
     case.bounded(start, end, P0, after_ms=1)
@@ -278,10 +278,10 @@ def test_where_reading_continues(position, start, end, goes_on_at, told):
         case.poll()
         case.leaders.answer(P0, start, EARLIEST_TIMESTAMP)
         case.look_again(P0, *[end] * DOUBT_TRIES)
-    assert case.claims.positions() == {P0: goes_on_at}
+    assert case.claims.positions() == {P0: continues_at}
     losses = case.claims.take_losses()
-    assert len(losses) == bool(told)
-    assert all(loss.startswith(told) for loss in losses)
+    assert len(losses) == bool(reported)
+    assert all(loss.startswith(reported) for loss in losses)
 
 
 def doubtful(position=10, end=9):

@@ -229,8 +229,8 @@ def test_a_topic_that_was_created_again_while_the_query_was_stopped():
     assert seen(again, "id2", 3) == []
     again.gains({P0: None, P1: 7})
     assert again.asks() is None
-    (told,) = again.claims.take_losses()
-    assert told == "topic flights was deleted and recreated, and its earlier records are gone"
+    (reported,) = again.claims.take_losses()
+    assert reported == "topic flights was deleted and recreated, and its earlier records are gone"
     assert again.claims.without_start() == [P0]
     assert again.claims.is_new(P0)
     again.claims.reset(P0, 0)

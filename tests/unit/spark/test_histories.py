@@ -54,7 +54,7 @@ class World:
         self.spark_log, self.commit_log = [], []  # Spark's offset log and commit log: JSON
         self.sink = {}  # checkpoint and batch -> records written by it: the sink is idempotent by batch
         self.others_read = []
-        self.told = []
+        self.reported = []
         self.skipped = set()  # because the operator wanted it, or before the query began
         self.resets = []  # those of `set_to`: partition, offset, and how many batches were done
         self.runs = 0
@@ -81,22 +81,22 @@ class World:
         for partition, claim in self.claims.planned(end).items():
             log = self.logs.get(partition)
             if log is None or (then is not None and then.id != f"id{self.topic}"):
-                self.told.append("another topic")
+                self.reported.append("another topic")
                 continue
             if claim.start < log.start or claim.end > log.end:
-                self.told.append("not there")
+                self.reported.append("not there")
             records += log.between(*claim)
         if self.ended:
             return
         batch = self.checkpoint, self.running
         before = self.sink.get(batch)
-        assert before is None or before == records or self.told, "a batch changed without a word"
+        assert before is None or before == records or self.reported, "a batch changed without a word"
         self.sink[batch] = records
 
     @property
     def ended(self):
         """Whether a loss has ended the query."""
-        return self.fails and bool(self.told)
+        return self.fails and bool(self.reported)
 
     def notice(self):
         """The metadata is refreshed."""
@@ -112,7 +112,7 @@ class World:
             self.look_up()
 
     def look_up(self):
-        self.told += self.claims.take_losses()
+        self.reported += self.claims.take_losses()
         for partition in self.claims.unresolved():
             self.claims.committed(partition, *self.committed.get(partition, (None,)))
         for partition in self.claims.without_start():
@@ -131,7 +131,7 @@ class World:
             log = self.logs.get(partition)
             if log is not None and judge(position, log.start, log.end) is not PositionValidity.GOOD:
                 self.claims.lost(partition, log.start, f"{partition} at {position}")
-        self.told += self.claims.take_losses()
+        self.reported += self.claims.take_losses()
 
     def trigger(self):
         if self.running is not None or self.ended:
@@ -387,7 +387,7 @@ def histories(*actions):
 def test_nothing_that_is_there_is_skipped_whatever_comes(actions, fails):
     world = play(actions, fails=fails)
     assert world.unread() == set()
-    if not world.foreign and not world.told:
+    if not world.foreign and not world.reported:
         assert len(world.mine()) == len(set(world.mine())), "the query read a record in two batches"
 
 
@@ -403,7 +403,7 @@ def test_a_query_that_began_at_the_end_reads_what_came_later(actions):
     world.settle()
     assert world.unread() == set()
     assert not world.skipped
-    assert not world.told
+    assert not world.reported
 
 
 @settings(max_examples=examples(300), deadline=None)
@@ -412,7 +412,7 @@ def test_without_commits_by_others_the_query_reads_nothing_twice(actions):
     world = play([action for action in actions if action != "other_reads"])
     assert world.unread() == set()
     assert len(world.mine()) == len(set(world.mine()))
-    assert not world.told
+    assert not world.reported
 
 
 @settings(max_examples=examples(300), deadline=None)
@@ -420,7 +420,7 @@ def test_without_commits_by_others_the_query_reads_nothing_twice(actions):
 def test_without_faults_the_group_reads_everything_once(actions):
     world = play(actions)
     assert sorted(world.mine() + world.others_read) == list(range(world.count))
-    assert not world.told
+    assert not world.reported
 
 
 # --- resets between runs that are killed ------------------------------------------------------------------------------
@@ -483,7 +483,7 @@ AFTERWARDS = [*QUERY, *ROUGH, "gain", "lose_one", "hand_over", "notice", "notice
 )
 def test_a_topic_that_is_created_again_is_always_reported_and_read_whole(before, recreate, records, afterwards, fails):
     world = play([*READ, *before, recreate, *["produce"] * records, *afterwards], fails=fails)
-    assert world.told
+    assert world.reported
     assert world.unread() == set()
 
 

@@ -40,7 +40,7 @@ from muster.spark.history.packed import (
 )
 from muster.spark.history.source import packed_decoded
 from muster.spark.history.whole import collected
-from tests.support.history_topic import Source, Written, names, raw, recorded, told
+from tests.support.history_topic import Source, Written, names, raw, recorded, reported
 from tests.support.scale import seeds
 
 LIMITS = Limits()
@@ -111,13 +111,13 @@ def in_batch(
     rows += packed_events(events or [])
     rows.sort(key=lambda row: (row["slot"], row["log_offset"]))
     batches = (pa.RecordBatch.from_pylist(rows[begin : begin + 3], PACKED) for begin in range(0, len(rows), 3))
-    told = [row for batch in fold_in_order(limits, end_ms)(batches) for row in batch.to_pylist()]
-    return tables((row["name"], row["data"]) for row in told if row["name"] != STATUSES)
+    reported = [row for batch in fold_in_order(limits, end_ms)(batches) for row in batch.to_pylist()]
+    return tables((row["name"], row["data"]) for row in reported if row["name"] != STATUSES)
 
 
-def tables(told: Iterator[tuple[str, bytes]]) -> dict[str, list[Any]]:
+def tables(reported: Iterator[tuple[str, bytes]]) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
-    for name, data in told:
+    for name, data in reported:
         if name in (STATUSES, TIMELINE):
             continue
         kind = KINDS.get(name.removeprefix(OPEN))
@@ -207,7 +207,7 @@ def histories(draw: st.DrawFn) -> tuple[list[Written], list[Written], list[int]]
     cut."""
     chosen = draw(st.lists(st.sampled_from(CORPUS) | st.sampled_from(TOLD), min_size=1, max_size=4, unique=True))
     records = recorded(chosen, 1)
-    events = told(chosen, draw(st.integers(1, 3)))
+    events = reported(chosen, draw(st.integers(1, 3)))
     return records, events, sorted(draw(st.lists(st.integers(0, len(records)), max_size=4)))
 
 
@@ -248,7 +248,7 @@ def test_nothing_is_given_twice_and_what_is_open_is_given_until_it_ends():
 
 def test_a_row_that_is_final_at_once_has_the_broker_s_word_of_the_same_batch():
     names_of = ["crash-java-range.muster"]
-    records, events = recorded(names_of, 1), told(names_of)
+    records, events = recorded(names_of, 1), reported(names_of)
     last = records[-1]
     records.append(last._replace(timestamp_ms=last.timestamp_ms + 2 * LIMITS.pattern_ms))
     stream, end_ms = Stream(), records[-1].timestamp_ms
@@ -260,7 +260,7 @@ def test_a_row_that_is_final_at_once_has_the_broker_s_word_of_the_same_batch():
 
 def test_a_row_that_waits_to_be_final_keeps_the_broker_s_word():
     names_of = ["crash-java-range.muster"]
-    records, events = recorded(names_of, 1), told(names_of)
+    records, events = recorded(names_of, 1), reported(names_of)
     last_ms = records[-1].timestamp_ms
     stream, end_ms = Stream(), last_ms + 3 * LIMITS.pattern_ms
     stream.batch(records, 0, last_ms, list(enumerate(events)))
@@ -352,8 +352,8 @@ def test_collected_from_packed_rows_the_history_is_that_of_the_small_engine():
         (row for piece in pieces for row in piece.to_pylist()), key=lambda row: (row["slot"], row["log_offset"])
     )
     batches = iter([pa.RecordBatch.from_pylist(rows, PACKED)])
-    told = [row for batch in fold_in_order(LIMITS, end_ms)(batches) for row in batch.to_pylist()]
-    found = collected((row["name"], row["data"]) for row in told)
+    reported = [row for batch in fold_in_order(LIMITS, end_ms)(batches) for row in batch.to_pylist()]
+    found = collected((row["name"], row["data"]) for row in reported)
     expected = read_history(Source({0: records}), LIMITS, None, end_ms)
     for name in TABLES:
         assert ordered(getattr(found.rows, name)) == ordered(getattr(expected.rows, name))

@@ -96,7 +96,7 @@ def test_what_may_be(facts):
 def test_a_row_that_is_lost_or_doubled_or_made_up_is_seen_in_each_table(table):
     rows = getattr(WHOLE, table)
     made = {"generations": generation, "rebalances": rebalance, "notes": note}[table]
-    for other, told in (
+    for other, reported in (
         (rows[:1], "is lost"),
         ((), "is lost"),
         ((*rows, rows[0]), "is there 2 times and should be 1 times"),
@@ -104,14 +104,14 @@ def test_a_row_that_is_lost_or_doubled_or_made_up_is_seen_in_each_table(table):
         ((*rows, made(3), made(3)), "is there 2 times and should be 0 times"),
         ((rows[0], made(3)), "is lost"),
     ):
-        assert any(told in said for said in judge(written(**{table: other})).wrong), (other, told)
+        assert any(reported in said for said in judge(written(**{table: other})).wrong), (other, reported)
     twice = written(**{table: (*rows, rows[0])})
     assert judge(replace(twice, fresh=twice.written)).wrong == []
     assert len(judge(replace(GOOD, fresh=twice.written)).wrong) == 1
 
 
 @pytest.mark.parametrize(
-    ("facts", "told"),
+    ("facts", "reported"),
     [
         (written(rebalances=(rebalance(1), rebalance(2, confidence=0.5))), "g 2 2000 is another: confidence is 0.5"),
         (written(generations=(generation(1), generation(2, leader="m"))), "g 0 20 is another: leader is 'm'"),
@@ -141,8 +141,8 @@ def test_a_row_that_is_lost_or_doubled_or_made_up_is_seen_in_each_table(table):
         (ended(BY_ITSELF, 0, shaken=True), r"run 1 \(itself\) ended with 0"),
     ],
 )
-def test_what_may_not_be(facts, told):
-    assert re.search(told, "\n".join(judge(facts).wrong))
+def test_what_may_not_be(facts, reported):
+    assert re.search(reported, "\n".join(judge(facts).wrong))
 
 
 def test_schedules_follow_from_their_seeds_and_leave_nothing_out():

@@ -28,7 +28,7 @@ Caused by: java.io.IOException: No space left on device
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         (FULL, "No space left on device"),
         (FAILED.format(f"Traceback\npy4j.protocol.Py4JJavaError: {FULL}\n\n\tat py4j.x\n"), "No space left on device"),
@@ -44,12 +44,12 @@ Caused by: java.io.IOException: No space left on device
         (FAILED.format("") + "muster.errors.KafkaError: no answer\n", "no answer"),
     ],
 )
-def test_sentences(text, told):
-    assert sentence(text) == told
+def test_sentences(text, reported):
+    assert sentence(text) == reported
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "reported"),
     [
         (PySparkException(message="it broke"), "it broke"),
         (Py4JNetworkError("Answer from Java side is empty"), JAVA_GONE),
@@ -57,11 +57,11 @@ def test_sentences(text, told):
         (MusterError("no broker"), "no broker"),
     ],
 )
-def test_what_is_raised_becomes_a_sentence(error, told):
+def test_what_is_raised_becomes_a_sentence(error, reported):
     def fail() -> None:
         raise error
 
-    with pytest.raises(MusterError, match=re.escape(told)):
+    with pytest.raises(MusterError, match=re.escape(reported)):
         with_short_errors(fail)
 
 
@@ -94,10 +94,10 @@ def batch_that_fails(text: str) -> str:
     ],
 )
 def test_a_batch_in_which_the_query_is_stopped_says_what_spark_looks_for_and_little_else(text):
-    told = batch_that_fails(text)
-    found = SPARKS.search(told)
+    reported = batch_that_fails(text)
+    found = SPARKS.search(reported)
     assert found is not None
-    assert len(found[1]) + len(told) - found.end() < 50
+    assert len(found[1]) + len(reported) - found.end() < 50
 
 
 def test_any_other_error_of_a_batch_is_handed_on():

@@ -17,7 +17,7 @@ from muster.history.model import Limits
 from muster.history.sources.reader_warnings import ReaderWarnings
 from muster.spark.history.folding import STATUSES, fold_in_order
 from muster.spark.history.packed import IN_EVENTS_ONLY, PACKED, pack_events
-from tests.support.history_topic import Written, raw, told
+from tests.support.history_topic import Written, raw, reported
 from tests.support.scale import examples
 from tests.unit.spark.test_history_folding import TABLES, TOLD, Stream, ordered, tables
 
@@ -47,7 +47,7 @@ def generations(rows: dict[str, list[Any]]) -> list[tuple[str, int, tuple[str, .
 
 @pytest.mark.parametrize(("name", "partitions"), list(zip(TOLD, cycle([1, 3]))))
 def test_a_whole_topic(name: str, partitions: int) -> None:
-    events = told([name], partitions)
+    events = reported([name], partitions)
     rows = sorted(packed(list(enumerate(events))), key=lambda row: (row["slot"], row["log_offset"]))
     batches = iter([pa.RecordBatch.from_pylist(rows, PACKED)])
     end_ms = events[-1].timestamp_ms + LATER_MS
@@ -59,14 +59,14 @@ def test_a_whole_topic(name: str, partitions: int) -> None:
 
 def test_a_member_that_joined_is_known_by_name_after_a_batch_without_events() -> None:
     """The event of its join is read in one batch, the next is empty, and the rebalance comes after it."""
-    in_pieces(told(["deploy-static-java-range.muster"], 1), [1, 1, 6])
+    in_pieces(reported(["deploy-static-java-range.muster"], 1), [1, 1, 6])
 
 
 @pytest.mark.slow
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.sampled_from(TOLD), min_size=1, max_size=3, unique=True), st.data())
 def test_in_pieces_each_row_is_given_once(names: list[str], data: st.DataObject) -> None:
-    events = told(names, data.draw(st.integers(1, 3)))
+    events = reported(names, data.draw(st.integers(1, 3)))
     # Events with the same time are read together.
     between = [at for at in range(1, len(events)) if events[at - 1].timestamp_ms < events[at].timestamp_ms]
     in_pieces(events, sorted(data.draw(st.lists(st.sampled_from(between), max_size=4))))

@@ -13,7 +13,7 @@ from muster.spark.offsets import from_json
 from muster.spark.progress.batch_done import notify
 from muster.spark.source.member import COMMIT_WAIT_MS
 from tests.support.queries import audit, grid
-from tests.support.spark_world import begin_batch, drive, read_all, told
+from tests.support.spark_world import begin_batch, drive, read_all, reported
 
 P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
 
@@ -264,13 +264,13 @@ def test_commits_that_fail_are_reported_once_hold_up_nobody_and_are_made_when_th
     assert world.clock.now - begun < 10 * COMMIT_WAIT_MS
     for _ in range(20):
         drive(world, query)
-    assert sum("could not commit offsets" in text for text in told(caplog)) == 1
+    assert sum("could not commit offsets" in text for text in reported(caplog)) == 1
     assert query.count(OffsetCommitRequest) < 25  # with increasing intervals
     assert "committedBatch" not in query.member.group_progress()
     other.close()
     world.until(lambda: not world.cluster.alive)
     world.until(lambda: query.member._core.all_committed, query.run)
-    assert "offsets of group group are being committed again" in told(caplog, logging.INFO)
+    assert "offsets of group group are being committed again" in reported(caplog, logging.INFO)
     world.produce(1)
     read_all(world, 11, query)
     drive(world, query)

@@ -9,7 +9,7 @@ from muster.model import TopicPartition
 from muster.spark.source.member import CHECKPOINT_EVERY_MS, LAST_COMMIT_MS
 from muster.spark.source.query_core import DRAIN_MARGIN_MS
 from tests.support.queries import audit, grid
-from tests.support.spark_world import SparkWorld, begin_batch, drive, read_all, told
+from tests.support.spark_world import SparkWorld, begin_batch, drive, read_all, reported
 
 P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
 
@@ -215,7 +215,7 @@ def test_a_drain_ends_at_its_deadline_and_before_the_broker_gives_the_member_up(
     world.until(lambda: first.draining, every_ms=10)
     took = world.until(lambda: not first.draining, every_ms=10)
     assert gives_up_after <= took < gives_up_after + 500
-    assert any("while a batch still reads them" in text for text in told(caplog))
+    assert any("while a batch still reads them" in text for text in reported(caplog))
     world.until(lambda: len(other.held) == 1)
     assert first.member._core.generation > generation >= 0
     assert len(first.owned) == 1

@@ -15,7 +15,7 @@ from muster.spark.source.bounds import HELD_UP_MS
 from muster.spark.source.member import COMMIT_WAIT_MS
 from muster.spark.source.query_core import MISSING_TOPIC_MS
 from tests.support.queries import audit, grid
-from tests.support.spark_world import begin_batch, drive, read_all, told
+from tests.support.spark_world import begin_batch, drive, read_all, reported
 
 P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
 
@@ -34,16 +34,16 @@ def test_a_leaderless_partition_holds_up_itself_only_and_continues_where_it_was(
     world.produce(10, partitions=(0, 1))
     took = world.until(lambda: len(query.sink()) >= 30, query.run)
     assert took < HELD_UP_MS + 2_000
-    world.until(lambda: bool(told(caplog)), query.run)
-    assert [text.split(". ")[0] for text in told(caplog)] == ["t-1 has no leader"]
+    world.until(lambda: bool(reported(caplog)), query.run)
+    assert [text.split(". ")[0] for text in reported(caplog)] == ["t-1 has no leader"]
     for _ in range(60):
         drive(world, query)
-    assert len(told(caplog)) == 1
+    assert len(reported(caplog)) == 1
     assert {partition for partition, _ in query.sink()[20:]} == {0}
     world.leaderless.clear()
     read_all(world, 40, query)
     assert audit(grid(40, 2), query.sink()) == (set(), {})
-    assert "t-1 can be read again" in told(caplog, logging.INFO)
+    assert "t-1 can be read again" in reported(caplog, logging.INFO)
     drive(world, query)
     assert world.committed() == {0: 20, 1: 20}
 
@@ -108,7 +108,7 @@ def test_a_topic_created_again(worlds, caplog, running, new):
         query = world.query(failOnDataLoss="false")
     read_all(world, 10 + new, query)
     assert query.sink()[10:] == [(0, offset) for offset in range(new)]
-    assert sum("was deleted and recreated" in text for text in told(caplog)) == 1
+    assert sum("was deleted and recreated" in text for text in reported(caplog)) == 1
     drive(world, query)
     assert world.committed() == {0: new}
 
@@ -169,8 +169,8 @@ def test_a_deleted_topic_holds_up_neither_others_nor_their_commits(worlds, caplo
     query.run()
     assert world.clock.now - begun < COMMIT_WAIT_MS
     assert world.committed() == {0: 20}
-    world.until(lambda: any("u does not exist" in text for text in told(caplog)), query.run)
-    assert not any("could not commit offsets" in text for text in told(caplog))
+    world.until(lambda: any("u does not exist" in text for text in reported(caplog)), query.run)
+    assert not any("could not commit offsets" in text for text in reported(caplog))
 
 
 def test_a_topic_that_does_not_exist_is_waited_for_so_long(worlds, caplog):
@@ -181,7 +181,7 @@ def test_a_topic_that_does_not_exist_is_waited_for_so_long(worlds, caplog):
         world.until(lambda: False, query.trigger)
     assert raised.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert MISSING_TOPIC_MS <= world.clock.now - begun < MISSING_TOPIC_MS + 2_000
-    assert [text for text in told(caplog) if "u does not exist" in text] == [
+    assert [text for text in reported(caplog) if "u does not exist" in text] == [
         "topic u does not exist; waiting for it for 10 s"
     ]
 
@@ -296,6 +296,6 @@ def test_a_position_outside_of_the_log(worlds, caplog, fails, wrong):
         return
     read_all(world, 20 + log.log_end_offset - log.log_start_offset, again)
     assert again.sink()[20:] == [(0, offset) for offset in range(log.log_start_offset, log.log_end_offset)]
-    assert len(told(caplog)) == 1
+    assert len(reported(caplog)) == 1
     drive(world, again)
     assert world.committed() == {0: log.log_end_offset}

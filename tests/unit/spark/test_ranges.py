@@ -48,12 +48,12 @@ def raised(answered):
 
 
 def test_a_reader_says_when_it_needs_no_further_request():
-    found, told = reader(9), []
-    assert [batch.num_rows for batch in found._decode(answer(0, 3), lambda: told.append("last"))] == [6]
-    assert (found.sent, told) == ([6], [])
-    handed_out = found._decode(answer(6), lambda: told.append("last"))
+    found, reported = reader(9), []
+    assert [batch.num_rows for batch in found._decode(answer(0, 3), lambda: reported.append("last"))] == [6]
+    assert (found.sent, reported) == ([6], [])
+    handed_out = found._decode(answer(6), lambda: reported.append("last"))
     assert next(handed_out).num_rows == 3
-    assert (found.sent, told) == ([6], ["last"])  # before its records were taken
+    assert (found.sent, reported) == ([6], ["last"])  # before its records were taken
 
 
 def test_a_request_that_cannot_be_sent_ahead_is_met_again_in_its_turn():

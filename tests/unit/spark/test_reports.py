@@ -18,7 +18,7 @@ BEHIND = {P0: Claim(4, 10), P1: Claim(7, 7), Q0: Claim(0, 6)}
 GROUP = {"group": "g", "generation": 3, "rebalances": 1, "members": 2, "groupState": "Stable", "committedBatch": 4}
 
 
-def told(found):
+def reported(found):
     """A report from Spark."""
     source = {"description": "PythonMicroBatchStream", "latestOffset": json.dumps(found), "numInputRows": 17}
     source |= {"inputRowsPerSecond": 8.5, "processedRowsPerSecond": 34.0}
@@ -47,18 +47,18 @@ def test_what_is_reported():
 
 
 def test_what_is_reported_is_read_again():
-    last = told(report(BEHIND, GROUP | {"lagSeconds": {P0: 1.5, P1: 0.0}}))
+    last = reported(report(BEHIND, GROUP | {"lagSeconds": {P0: 1.5, P1: 0.0}}))
     lag, ages = {P0: 6, P1: 0, Q0: 6}, {P0: 1.5, P1: 0.0}
     found = progress(FakeQuery(last))
     assert found is not None
     expected = Progress("11-22", 5, 17, {P0: 10, P1: 7, Q0: 6}, lag, ages, "g", 3, 2, 1, 4, "Stable", 8.5, 34.0, 500)
     assert found == dataclasses.replace(expected, id="11-22", source=1)
     assert (found.total_lag, found.worst, found.max_lag_seconds) == (12, Q0, 1.5)
-    alone = progress(FakeQuery(told(report({}, {}))))
+    alone = progress(FakeQuery(reported(report({}, {}))))
     assert alone is not None
     assert (alone.group, alone.members, alone.worst, alone.max_lag_seconds, alone.total_lag) == (None,) * 4 + (0,)
     assert progress(FakeQuery(None)) is None
-    assert list(progresses(told({"other": 1}))) == []
+    assert list(progresses(reported({"other": 1}))) == []
 
 
 def test_ages_count_for_the_position_that_they_were_asked_for():
@@ -73,7 +73,7 @@ def test_ages_count_for_the_position_that_they_were_asked_for():
 
 def test_numbers_for_prometheus_are_those_of_the_last_report_until_the_query_ends():
     exporter, labels = QueryExporter(), {"query": "11-22", "source": "1", "group": "g"}
-    [found] = progresses(told(report(BEHIND, GROUP | {"lagSeconds": {P0: 1.5}})))
+    [found] = progresses(reported(report(BEHIND, GROUP | {"lagSeconds": {P0: 1.5}})))
     exporter.record(found, 1_000)
     exporter.record(dataclasses.replace(found, rows=0, lag={P0: 2}, lag_seconds={}, members=None), 3_500)
     exporter.record(dataclasses.replace(found, id="33", query="other", group=None), 4_000)

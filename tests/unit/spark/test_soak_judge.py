@@ -67,7 +67,7 @@ def test_what_may_be(facts, again, shared):
 
 
 @pytest.mark.parametrize(
-    ("facts", "told"),
+    ("facts", "reported"),
     [
         (replace(GOOD, writes=GOOD.writes[:2]), "2 records are lost: 4, 5"),
         (replace(GOOD, writes=(), copies=Counter(SIX - {3})), "1 records are lost: 3"),
@@ -91,8 +91,8 @@ def test_what_may_be(facts, again, shared):
         (replace(GOOD, writes=(), copies=Counter([*SIX, 4]), ends=KILLED_IN_1), "1 records were written too often: 4"),
     ],
 )
-def test_what_may_not_be(facts, told):
-    assert re.search(told, "\n".join(judge(facts).wrong))
+def test_what_may_not_be(facts, reported):
+    assert re.search(reported, "\n".join(judge(facts).wrong))
 
 
 def test_schedules_follow_from_their_seeds_and_leave_nothing_out():

@@ -13,7 +13,7 @@ from muster.spark.source.member import GOODBYE_MS
 from muster.spark.source.options import parse_options
 from muster.spark.source.state import MISSING_MS, QueryState, StateError
 from tests.support.queries import audit, grid
-from tests.support.spark_world import begin_batch, drive, read_all, told
+from tests.support.spark_world import begin_batch, drive, read_all, reported
 
 P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
 
@@ -278,7 +278,9 @@ def test_without_fail_on_data_loss_it_is_a_warning(worlds, caplog):
     world.set_group({P0: 3})
     query = world.query(failOnDataLoss="false")
     read_all(world, 27, query)
-    assert any("t-0 was committed by another client" in line and "Reading continues" in line for line in told(caplog))
+    assert any(
+        "t-0 was committed by another client" in line and "Reading continues" in line for line in reported(caplog)
+    )
 
 
 def test_state_is_known_from_the_word_and_stays_known_by_the_offsets(worlds):

@@ -20,11 +20,11 @@ CONFIG = ClientConfig(client_id="test", receive_buffer_bytes=4096)
 SPOKEN = [ApiVersion(MetadataRequest.API_KEY, 0, 4)]
 
 
-def answers(listener: socket.socket, told: list[tuple[ErrorCode, list[ApiVersion]]], asked: list[int]) -> None:
+def answers(listener: socket.socket, reported: list[tuple[ErrorCode, list[ApiVersion]]], asked: list[int]) -> None:
     """Answer one request after the other like a broker that supports at most ApiVersions v1."""
     link, _ = listener.accept()
     with link, link.makefile("rb") as stream:
-        for code, spoken in told:
+        for code, spoken in reported:
             frame = stream.read(int.from_bytes(stream.read(4), "big"))
             header, _ = decode_request_header(frame)
             asked.append(header.request_api_version)
@@ -36,7 +36,7 @@ def answers(listener: socket.socket, told: list[tuple[ErrorCode, list[ApiVersion
 
 
 @pytest.mark.parametrize(
-    ("told", "asked"),
+    ("reported", "asked"),
     [
         ([(ErrorCode.NONE, SPOKEN)], [2]),
         ([(ErrorCode.UNSUPPORTED_VERSION, [ApiVersion(KEY, 0, 1)]), (ErrorCode.NONE, SPOKEN)], [2, 1]),
@@ -46,21 +46,21 @@ def answers(listener: socket.socket, told: list[tuple[ErrorCode, list[ApiVersion
     ],
 )
 def test_a_connection_asks_again_in_a_version_that_the_broker_has_named(
-    told: list[tuple[ErrorCode, list[ApiVersion]]], asked: list[int]
+    reported: list[tuple[ErrorCode, list[ApiVersion]]], asked: list[int]
 ) -> None:
     seen: list[int] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        broker = threading.Thread(target=answers, args=(listener, told, seen))
+        broker = threading.Thread(target=answers, args=(listener, reported, seen))
         broker.start()
         try:
-            if told[-1][0] is ErrorCode.NONE:
+            if reported[-1][0] is ErrorCode.NONE:
                 connection = PlainConnection("127.0.0.1", listener.getsockname()[1], CONFIG, Access(CONFIG))
                 assert connection.idle
                 buffer = connection._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
                 assert 4096 <= buffer <= 2 * 4096  # Linux doubles it
                 connection.close()
             else:
-                with pytest.raises(ProtocolError, match=told[-1][0].name):
+                with pytest.raises(ProtocolError, match=reported[-1][0].name):
                     PlainConnection("127.0.0.1", listener.getsockname()[1], CONFIG, Access(CONFIG))
         finally:
             broker.join(20)

@@ -16,13 +16,13 @@ async def outcome(error: BaseException | None) -> Exception | None:
     """The exception that the caller gets for a listener that raises `error`."""
 
     def listener(word: str) -> None:
-        assert word == "told"
+        assert word == "reported"
         if error is not None:
             raise error
 
     try:
         async with asyncio.timeout(PATIENCE_S):
-            await call_in_thread(listener, "told")
+            await call_in_thread(listener, "reported")
     except Exception as found:
         return found
     return None

@@ -109,9 +109,9 @@ def test_an_image_leaves_alone_what_others_of_its_session_watch(world, path, cha
 def test_a_change_that_is_reported_before_the_answer_to_a_first_reading_is_not_lost(world):
     """The session reports events and answers in order, but the caller gets an answer a moment later."""
     image = ClusterImage()
-    told: list[object] = []
+    reported: list[object] = []
     world.session("one").listen(image.changed)
-    world.session("one").listen(told.append)
+    world.session("one").listen(reported.append)
     world.run(create_topic("t", TopicRegistration({0: [1]}, version=1), {}), "other")
     named = TopicRegistration({0: [1]}, "0000000000000000000001")
 
@@ -128,7 +128,9 @@ def test_a_change_that_is_reported_before_the_answer_to_a_first_reading_is_not_l
                 outcome = error
             if what == zk.GetData(topic_path("t"), watch=True) and named.encode() != world.data(topic_path("t")):
                 world.do(zk.SetData(topic_path("t"), named.encode()), "other")
-                assert world.clock.run_until(lambda: zk.Watched(zk.ZnodeChange.DATA, topic_path("t")) in told, 1_000)
+                assert world.clock.run_until(
+                    lambda: zk.Watched(zk.ZnodeChange.DATA, topic_path("t")) in reported, 1_000
+                )
 
     until_the_end()
     assert image.is_current

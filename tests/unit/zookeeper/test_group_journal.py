@@ -138,11 +138,11 @@ def test_of_what_goes_in_several_multis_nothing_is_durable_before_the_last(monke
     znodes = Znodes()
     journal, _ = loaded(znodes)
     journal.write(batch_of(*(offset_of("a", partition, 1) for partition in range(5))), 0)
-    told = []
+    reported = []
     while znodes.waiting:
-        told.append((journal.durable, len(znodes.records())))
+        reported.append((journal.durable, len(znodes.records())))
         znodes.turn()
-    assert (told, journal.durable) == ([(0, 0), (0, 2), (0, 4)], 1)
+    assert (reported, journal.durable) == ([(0, 0), (0, 2), (0, 4)], 1)
 
 
 def test_a_znode_whose_offsets_have_gone_leaves_its_number_to_the_next(monkeypatch: pytest.MonkeyPatch):

@@ -17,7 +17,7 @@ from muster.zookeeper.watchers import topic_expression
 from muster.zookeeper.watchers.asks import Level
 from muster.zookeeper.watchers.states import WatcherState
 from muster.zookeeper.watchers.subscription import WatcherSubscription
-from tests.support.watcher_world import World, told
+from tests.support.watcher_world import World, reported
 
 
 def register(world: World, name: str, subscription: dict[str, int], pattern: str = "white_list") -> None:
@@ -33,7 +33,7 @@ def test_an_expression_that_would_take_forever_is_matched_all_the_same() -> None
     register(world, "g_z", {"(a+)+b": 1})
     register(world, "g_y", {"(a|a)*": 1})
     world.rest(watcher, after_ms=1_000)
-    assert told(watcher) == []
+    assert reported(watcher) == []
     assert watcher.reads == {TopicPartition("a" * 60, 0)}, "the other one belongs to g_y, whose list has the topic"
 
 
@@ -45,7 +45,7 @@ def test_an_expression_that_takes_too_long_is_reported_and_skipped(monkeypatch: 
     register(world, "g_a", {"(.*a.*)*(.*a.*)*x": 1})
     world.rest(watcher, after_ms=1_000)
     assert len(watcher.reads) == 5
-    (message,) = told(watcher)
+    (message,) = reported(watcher)
     assert message.startswith("skipped: /consumers/g/ids/g_a cannot be read: ")
     assert "takes too long to match" in message
 
@@ -57,11 +57,11 @@ def test_ones_own_expression_that_takes_too_long_is_reported_to_the_user(monkeyp
     watcher = world.join("m", WatcherSubscription.to_list("(.*a.*)*(.*a.*)*x|t"), rebalance_backoff_ms=10)
     assert world.clock.run_until(lambda: bool(watcher.errors()), 10_000)
     assert "can't rebalance" in watcher.errors()[0]
-    assert "takes too long to match" in told(watcher)[0]
+    assert "takes too long to match" in reported(watcher)[0]
     world.write({"other": 1})
     world.clock.advance(1_000)
     assert watcher.reads == set()
-    assert not watcher.is_at_rest, "it goes on trying"
+    assert not watcher.is_at_rest, "it keeps trying"
 
 
 @pytest.mark.slow
@@ -111,7 +111,7 @@ def test_brokers_to_which_one_cannot_connect_are_reported_and_skipped() -> None:
     watcher = world.at_rest()
     assert len(watcher.reads) == 4
     assert [broker.broker_id for broker in watcher.brokers] == [0]
-    messages = told(watcher)
+    messages = reported(watcher)
     for name in BAD_BROKERS:
         assert sum(f" /brokers/ids/{name} " in message for message in messages) == 1, name
 
@@ -132,7 +132,7 @@ def test_a_broker_is_read_from_by_its_listener_for_the_consumers_protocol(protoc
     watcher = world.join(security_protocol=config.settings("x").security_protocol)
     if port is None:
         assert world.clock.run_until(lambda: watcher.member.state is WatcherState.WITHOUT_BROKERS, 60_000)
-        assert any("no listener for this consumer, whose security_protocol is" in one for one in told(watcher))
+        assert any("no listener for this consumer, whose security_protocol is" in one for one in reported(watcher))
     else:
         world.rest(watcher)
         assert config.addresses_of(watcher.brokers) == [f"h:{port}"]
@@ -172,7 +172,7 @@ def test_a_partition_with_a_name_that_is_not_a_number_makes_the_topic_unreadable
     world.do(SetData("/brokers/topics/t", json.dumps({"version": 1, "partitions": {"1": [0], name: [0]}}).encode()))
     world.rest(watcher, after_ms=1_000)
     assert watcher.reads == set()
-    assert "/brokers/topics/t" in told(watcher)[0]
+    assert "/brokers/topics/t" in reported(watcher)[0]
 
 
 @pytest.mark.parametrize("data", [b"", b"x", b"1.5", b"1e3", b"\xff", b"9" * 5_000, b"-", " 7".encode("utf-16")])
@@ -184,7 +184,7 @@ def test_an_offset_that_is_none_is_reported_as_an_error(data: bytes) -> None:
     first.crash()
     world.clock.advance(20_000)
     watcher = world.at_rest("b")
-    assert any("/consumers/g/offsets/t/0" in message for message in told(watcher, Level.ERROR))
+    assert any("/consumers/g/offsets/t/0" in message for message in reported(watcher, Level.ERROR))
     assert len(watcher.reads) == 1
 
 
@@ -209,7 +209,7 @@ def test_a_topic_of_a_name_that_no_broker_takes_is_claimed_as_others_expect_but_
         TopicPartition("t", number) for number in range(4)
     }
     assert all(set(world.owners(name)) == {0} for name in names)
-    messages = {message for watcher in watchers for message in told(watcher)}
+    messages = {message for watcher in watchers for message in reported(watcher)}
     assert {
         f"skipped: /brokers/topics/{name} cannot be read: Kafka allows no topic with such a name" for name in names
     } <= (messages)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.cluster_chaos import AWAY
-from tests.support.own_cluster_chaos import LONG_S, SERVERS, TOGETHER, Known, Told, World, draw, judge_topics, world
+from tests.support.own_cluster_chaos import LONG_S, SERVERS, TOGETHER, Known, Reported, World, draw, judge_topics, world
 
 KNOWN = {
     "kept": Known(True, {2}),
@@ -19,11 +19,11 @@ KNOWN = {
 @pytest.mark.parametrize("grown", [2, 3])
 def test_nothing_is_said_where_all_brokers_tell_what_was_acknowledged(grown, perhaps):
     led = {"kept": 2, "grown": grown, **perhaps}
-    assert list(judge_topics(KNOWN, Told({1: led, 2: led}, frozenset({"kept", "grown"})))) == []
+    assert list(judge_topics(KNOWN, Reported({1: led, 2: led}, frozenset({"kept", "grown"})))) == []
 
 
 @pytest.mark.parametrize(
-    ("wrong", "folders", "told"),
+    ("wrong", "folders", "reported"),
     [
         ({"kept": 1, "grown": 3}, (), "broker 2 has 1 partitions of kept, of [2]"),
         ({"kept": 2, "grown": 4}, (), "broker 2 has 4 partitions of grown, of [2, 3]"),
@@ -32,9 +32,9 @@ def test_nothing_is_said_where_all_brokers_tell_what_was_acknowledged(grown, per
         ({"kept": 2, "grown": 3}, ("gone",), "there are records of gone, which was deleted"),
     ],
 )
-def test_what_is_wrong_is_reported(wrong, folders, told):
+def test_what_is_wrong_is_reported(wrong, folders, reported):
     right = {"kept": 2, "grown": 3}
-    assert list(judge_topics(KNOWN, Told({1: right, 2: wrong}, frozenset(folders)))) == [told]
+    assert list(judge_topics(KNOWN, Reported({1: right, 2: wrong}, frozenset(folders)))) == [reported]
 
 
 def test_every_schedule_has_every_server_away_for_a_minute_in_all_and_the_seeds_have_all_there_is():

@@ -110,7 +110,7 @@ def test_every_answer_to_a_join(code: ErrorCode) -> None:
     solo = Solo().begin().given(0, member_id="m")
     solo.beat(E.ILLEGAL_GENERATION)
     if solo.asks(m.OffsetCommitRequest):
-        solo.told_commit(E.NONE)
+        solo.answer_commit(E.NONE)
     assert solo.request(DraftJoinGroupRequest).consumer_id == "m"
     solo.finds_coordinator = False
     solo.answer(DraftJoinGroupRequest, DraftJoinGroupResponse(code, -1, "m"))
@@ -153,7 +153,7 @@ def test_every_answer_to_the_commit_before_a_join(code: ErrorCode) -> None:
     commit = solo.request(m.OffsetCommitRequest)
     assert (commit.generation_id_or_member_epoch, commit.member_id) == (1, "m")
     assert [(p.partition_index, p.committed_offset) for p in commit.topics[0].partitions] == [(0, 9), (1, 3)]
-    solo.told_commit(code)
+    solo.answer_commit(code)
     again = code in (E.COORDINATOR_LOAD_IN_PROGRESS, *LOSE, E.UNKNOWN_TOPIC_OR_PARTITION, E.UNKNOWN_TOPIC_ID)
     again = again or code in (E.REQUEST_TIMED_OUT, E.NETWORK_EXCEPTION)
     assert solo.state is (S.RELEASING if again else S.JOINING)
@@ -164,7 +164,7 @@ def test_every_answer_to_the_commit_before_a_join(code: ErrorCode) -> None:
         solo.turn(1_300)
         assert solo.asks(m.OffsetCommitRequest)
         solo.turn(SESSION_MS)
-        assert solo.state is S.JOINING, "the others do not wait for ever"
+        assert solo.state is S.JOINING, "the others do not wait forever"
         assert solo.request(DraftJoinGroupRequest).consumer_id == "m"
     assert not solo.errors
 
@@ -191,7 +191,7 @@ def test_a_rebalance_commits_then_joins_with_the_same_id() -> None:
     solo = Solo().releasing()
     assert solo.state is S.RELEASING
     assert not solo.asks(DraftJoinGroupRequest)
-    solo.told_commit(E.NONE)
+    solo.answer_commit(E.NONE)
     assert solo.request(DraftJoinGroupRequest).consumer_id == "m"
     solo.committed = {P1: 3}
     solo.given(1, generation=2)
@@ -224,7 +224,7 @@ def test_a_commit_of_the_user_that_waits_goes_before_the_join() -> None:
     solo.turn()
     solo.turn(3_000).beat(E.ILLEGAL_GENERATION)
     assert solo.state is S.RELEASING
-    solo.told_commit(E.NONE)
+    solo.answer_commit(E.NONE)
     assert outcomes == [None]
     assert solo.asks(DraftJoinGroupRequest)
 
@@ -241,7 +241,7 @@ def test_a_commit_is_refused_when_the_partitions_are_given_up() -> None:
     assert len(outcomes) == 1, "the coordinator would grant it"
     assert not solo.asks(m.OffsetCommitRequest)
     commit({P0: 8})
-    solo.told_commit(E.UNKNOWN_MEMBER_ID)
+    solo.answer_commit(E.UNKNOWN_MEMBER_ID)
     assert solo.state is S.JOINING
     commit({})
     assert [type(error) for error in outcomes] == [CommitFailedError] * 3
@@ -255,7 +255,7 @@ def test_a_commit_has_its_time() -> None:
     assert solo.member.next_deadline(solo.now) == solo.now + 1_000
     solo.turn(1_000)
     assert [type(error) for error in outcomes] == [KafkaTimeoutError]
-    solo.told_commit(E.NONE)
+    solo.answer_commit(E.NONE)
     assert len(outcomes) == 1
 
 
@@ -267,11 +267,11 @@ def test_two_commits_travel_one_after_the_other() -> None:
     solo.turn()
     assert [send.request_type for send in solo.waiting] == [m.OffsetCommitRequest]
     assert solo.request(m.OffsetCommitRequest).topics[0].partitions[0].committed_offset == 8
-    solo.told_commit(E.COORDINATOR_LOAD_IN_PROGRESS)
+    solo.answer_commit(E.COORDINATOR_LOAD_IN_PROGRESS)
     assert not solo.asks(m.OffsetCommitRequest), "the second does not overtake the first"
     solo.turn(1_300)
     assert solo.request(m.OffsetCommitRequest).topics[0].partitions[0].committed_offset == 8
-    solo.told_commit(E.NONE).told_commit(E.NONE)
+    solo.answer_commit(E.NONE).answer_commit(E.NONE)
     assert outcomes == [None, None]
 
 
@@ -284,11 +284,11 @@ def test_auto_commits_come_at_their_interval_and_one_at_a_time() -> None:
     assert solo.request(m.OffsetCommitRequest).topics[0].partitions[0].committed_offset == 9
     solo.positions = {P0: 12}
     solo.turn(4_998)
-    solo.told_commit(E.NONE)
+    solo.answer_commit(E.NONE)
     assert not solo.asks(m.OffsetCommitRequest)
     solo.turn(2)
     assert solo.request(m.OffsetCommitRequest).topics[0].partitions[0].committed_offset == 12
-    solo.told_commit(E.NONE)
+    solo.answer_commit(E.NONE)
     solo.turn(20_000)
     assert not solo.asks(m.OffsetCommitRequest), "nothing has moved"
 
@@ -388,7 +388,7 @@ def test_a_member_commits_what_is_handled_and_leaves() -> None:
     solo.turn()
     assert solo.state is S.CLOSED
     assert not solo.asks(m.LeaveGroupRequest)
-    solo.told_commit(E.NONE)
+    solo.answer_commit(E.NONE)
     leave = solo.request(m.LeaveGroupRequest)
     assert (leave.group_id, leave.member_id) == (GROUP, "m")
     assert not left
@@ -413,7 +413,7 @@ def test_leaving_takes_no_longer_than_it_may(where: str) -> None:
 
 
 def test_a_member_that_waits_in_a_join_leaves_by_another_connection() -> None:
-    solo = Solo().releasing().told_commit(E.NONE)
+    solo = Solo().releasing().answer_commit(E.NONE)
     assert solo.find(DraftJoinGroupRequest).channel is Channel.COORDINATOR
     solo.member.leave(solo.now, solo.now + 1_000, lambda: None)
     solo.turn()

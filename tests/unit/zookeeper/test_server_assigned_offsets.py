@@ -64,12 +64,12 @@ def test_nothing_is_read_before_all_offsets_are_known() -> None:
 def test_a_commit_that_is_refused_for_now_is_sent_again_after_a_back_off() -> None:
     solo = Solo(enable_auto_commit=False).stable()
     outcomes = committing(solo)
-    solo.told_commit(E.COORDINATOR_LOAD_IN_PROGRESS)
+    solo.answer_commit(E.COORDINATOR_LOAD_IN_PROGRESS)
     assert not solo.asks(m.OffsetCommitRequest)
     due = solo.member.offsets.next_deadline(solo.now)
     assert due is not None
     assert due > solo.now
-    solo.turn(due - solo.now).told_commit(E.NONE)
+    solo.turn(due - solo.now).answer_commit(E.NONE)
     assert outcomes == [None]
 
 

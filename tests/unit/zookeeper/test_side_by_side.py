@@ -63,7 +63,7 @@ def asks(count: int, name: str = "x") -> Plan[list[Any]]:
     return found
 
 
-def told(plan: Plan[Any], answer: Any = None) -> tuple[list[str], Any]:
+def reported(plan: Plan[Any], answer: Any = None) -> tuple[list[str], Any]:
     """The paths that are sent together, or the result."""
     try:
         what = next_ask(plan, answer)
@@ -75,15 +75,15 @@ def told(plan: Plan[Any], answer: Any = None) -> tuple[list[str], Any]:
 
 def test_each_plan_gets_its_own_answers_and_the_results_are_in_order():
     plan = side_by_side(asks(count, name) for count, name in ((2, "a"), (0, "b"), (1, "c"), (3, "d")))
-    assert told(plan)[0] == ["/a/0", "/c/0", "/d/0"]
-    assert told(plan, ["a0", "c0", "d0"])[0] == ["/a/1", "/d/1"]
-    assert told(plan, ["a1", "d1"])[0] == ["/d/2"]
-    assert told(plan, ["d2"]) == ([], [["a0", "a1"], [], ["c0"], ["d0", "d1", "d2"]])
+    assert reported(plan)[0] == ["/a/0", "/c/0", "/d/0"]
+    assert reported(plan, ["a0", "c0", "d0"])[0] == ["/a/1", "/d/1"]
+    assert reported(plan, ["a1", "d1"])[0] == ["/d/2"]
+    assert reported(plan, ["d2"]) == ([], [["a0", "a1"], [], ["c0"], ["d0", "d1", "d2"]])
 
 
 def test_plans_that_ask_nothing_are_done_however_many():
-    assert told(side_by_side(asks(0) for _ in range(3 * AT_A_TIME))) == ([], [[]] * (3 * AT_A_TIME))
-    assert told(side_by_side([])) == ([], [])
+    assert reported(side_by_side(asks(0) for _ in range(3 * AT_A_TIME))) == ([], [[]] * (3 * AT_A_TIME))
+    assert reported(side_by_side([])) == ([], [])
 
 
 def test_so_many_continue_at_a_time_and_a_new_one_begins_where_one_has_ended():
@@ -96,9 +96,9 @@ def test_so_many_continue_at_a_time_and_a_new_one_begins_where_one_has_ended():
             yield asks(1 if number < 5 else 2, f"p{number}")
 
     plan = side_by_side(plans())
-    paths, _ = told(plan)
+    paths, _ = reported(plan)
     assert (len(paths), begun) == (AT_A_TIME, AT_A_TIME)
-    paths, _ = told(plan, [None] * len(paths))
+    paths, _ = reported(plan, [None] * len(paths))
     assert paths[-5:] == [f"/p{AT_A_TIME + number}/0" for number in range(5)]
     assert (len(paths), begun) == (AT_A_TIME, AT_A_TIME + 5)
 
@@ -115,11 +115,11 @@ def test_an_error_is_raised_where_it_was_asked_for_and_ends_what_runs_concurrent
             ended.append(name)
 
     plan = side_by_side(map(guarded, ("a", "b", "c")))
-    assert len(told(plan)[0]) == 3
-    assert told(plan, ["a0", NoNodeError("/b/0"), "c0"])[0] == ["/a/1", "/c/1"]  # its own error
+    assert len(reported(plan)[0]) == 3
+    assert reported(plan, ["a0", NoNodeError("/b/0"), "c0"])[0] == ["/a/1", "/c/1"]  # its own error
     assert ended == ["b"]
     with pytest.raises(ConnectionLossError):
-        told(plan, [ConnectionLossError("/a/1"), "c1"])
+        reported(plan, [ConnectionLossError("/a/1"), "c1"])
     assert ended == ["b", "a", "c"]
 
 
@@ -133,7 +133,7 @@ def test_to_close_it_closes_all():
             ended.append(name)
 
     plan = side_by_side(map(guarded, ("a", "b")))
-    told(plan)
+    reported(plan)
     plan.close()
     assert ended == ["a", "b"]
 

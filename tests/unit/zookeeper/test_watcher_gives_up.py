@@ -15,15 +15,15 @@ def test_the_user_learns_of_what_is_released_and_of_what_was_lost_once_each() ->
     world = World()
     watcher = world.at_rest()
     every = [TopicPartition("t", number) for number in range(4)]
-    assert watcher.told_of == []
+    assert watcher.give_ups == []
     world.write({"t": 4})
     world.rest(watcher, after_ms=1_000)
     world.zookeeper.expire(watcher.session)
     world.rest(watcher, after_ms=3_000)
     watcher.leave()
     world.clock.advance(1_000)
-    told_of = [(what.partitions, what.lost) for what in watcher.told_of]
-    assert told_of == [(every, False), (every, True), (every, False)]
+    give_ups = [(what.partitions, what.lost) for what in watcher.give_ups]
+    assert give_ups == [(every, False), (every, True), (every, False)]
 
 
 def test_what_is_released_while_the_session_ends_is_not_lost_as_well() -> None:

@@ -16,7 +16,7 @@ from muster.zookeeper.watchers.settings import WatcherSettings, new_consumer_id
 from muster.zookeeper.watchers.states import TRANSITIONS, WatcherEvent, WatcherState
 from muster.zookeeper.watchers.subscription import WatcherSubscription
 from tests.simulator.zookeeper import SimSession
-from tests.support.watcher_world import Hand, World, alone, changed, registered, told
+from tests.support.watcher_world import Hand, World, alone, changed, registered, reported
 
 # --- what is written -------------------------------------------------------------------------------------------------
 
@@ -222,7 +222,7 @@ def test_without_any_broker_it_waits_for_one() -> None:
     world.clock.advance(3_000)
     assert watcher.member.state is WatcherState.WITHOUT_BROKERS
     assert not watcher.member.wants_attention
-    assert told(watcher) == ["no broker is registered in ZooKeeper; waiting for one"]
+    assert reported(watcher) == ["no broker is registered in ZooKeeper; waiting for one"]
     assert watcher.reads == set()
     world.write({}, brokers=1)
     world.rest(watcher)
@@ -316,7 +316,7 @@ def test_a_conflict_releases_all_backs_off_and_is_tried_again() -> None:
     assert watcher.member.state is WatcherState.BACKING_OFF
     assert watcher.member.conflicts == 1
     assert world.owners() == {2: "stranger-0"}
-    assert told(watcher, Level.INFO) == ["waiting for owners to release: t-2"]
+    assert reported(watcher, Level.INFO) == ["waiting for owners to release: t-2"]
     stranger.close()
     world.rest(watcher)
     assert watcher.member.tries == 2
@@ -348,7 +348,7 @@ def test_a_try_that_zookeeper_refuses_leaves_no_claim_behind() -> None:
     world.clock.advance(3_000)
     assert first.member.state is WatcherState.BACKING_OFF
     assert world.owners() == {}
-    assert "with roundrobin all members must read the same topics" in told(first)[-1]
+    assert "with roundrobin all members must read the same topics" in reported(first)[-1]
     second.leave()
     world.rest(first, after_ms=9_000)
     assert len(world.owners()) == 4
@@ -360,7 +360,7 @@ def test_the_same_consumer_id_twice_waits_for_the_first_to_go() -> None:
     second = world.join("a")
     world.clock.advance(13_000)
     assert second.member.state is WatcherState.REGISTERING
-    assert told(second)[:2] == ["another session has the id g_a; trying again in 6000 ms"] * 2
+    assert reported(second)[:2] == ["another session has the id g_a; trying again in 6000 ms"] * 2
     assert first.reads == {TopicPartition("t", n) for n in range(4)}
     first.leave()
     world.rest(second, after_ms=7_000)
@@ -379,8 +379,8 @@ def test_an_id_that_cannot_be_read_is_reported_once_and_skipped() -> None:
     world.write({"t": 5})
     world.rest(watcher, after_ms=1_000)
     assert watcher.reads == {TopicPartition("t", n) for n in range(5)}
-    assert [text.split(":")[0] for text in told(watcher)] == ["skipped"] * 2
-    assert "skipped: /consumers/g/ids/g_bad cannot be read: it is not valid JSON" in told(watcher)
+    assert [text.split(":")[0] for text in reported(watcher)] == ["skipped"] * 2
+    assert "skipped: /consumers/g/ids/g_bad cannot be read: it is not valid JSON" in reported(watcher)
 
 
 def test_an_id_that_stops_javas_consumers_counts_and_is_reported() -> None:
@@ -390,7 +390,7 @@ def test_an_id_that_stops_javas_consumers_counts_and_is_reported() -> None:
     world.do(Create("/consumers/g/ids/g_b", poison))
     world.rest(watcher, after_ms=1_000)
     assert watcher.reads == {TopicPartition("t", 0), TopicPartition("t", 1)}
-    assert "it stops Java's 0.8 consumers" in told(watcher)[0]
+    assert "it stops Java's 0.8 consumers" in reported(watcher)[0]
 
 
 def test_a_member_that_leaves_while_ids_are_read_is_skipped() -> None:
@@ -428,7 +428,7 @@ def test_topics_and_brokers_that_cannot_be_read_are_skipped() -> None:
     world.do(SetData("/brokers/topics/t", b"?"))
     watcher = world.at_rest("a", WatcherSubscription.to_topics({"t": 1, "u": 1}))
     assert watcher.reads == set()
-    assert told(watcher) == [
+    assert reported(watcher) == [
         "skipped: /brokers/ids/0 cannot be read: it is not valid JSON",
         "skipped: /brokers/topics/t cannot be read: it is not valid JSON",
     ]

@@ -24,7 +24,7 @@ from muster.errors import ConfigError, WakeupError
 async def handle(_record: object) -> None: ...
 
 
-class Told:
+class Reported:
     async def __call__(self, _record: object) -> None: ...
 
 
@@ -70,7 +70,7 @@ def outcomes(make: Callable[[Any, OnEnd], Workers], handler: Any, count: int = 1
     return asyncio.run(scene())
 
 
-@pytest.mark.parametrize("handler", [lambda record: handle(record), Told(), generator])
+@pytest.mark.parametrize("handler", [lambda record: handle(record), Reported(), generator])
 def test_a_function_that_only_begins_its_work_is_no_handler_for_threads(handler: Any) -> None:
     """Its records would count as done, and be lost."""
     [outcome] = outcomes(in_threads, handler)
@@ -81,7 +81,7 @@ def test_a_function_that_only_begins_its_work_is_no_handler_for_threads(handler:
 def test_a_function_that_only_begins_its_work_is_no_handler_for_processes() -> None:
     record: Any = "record"
     with pytest.raises(ConfigError, match="returned a coroutine, so nothing has run yet"):
-        _handle(Told(), record)
+        _handle(Reported(), record)
     assert _handle(lambda _record: "anything", record) is None
 
 

@@ -481,19 +481,19 @@ async def test_the_position_after_the_last_record_is_committed() -> None:
 
 
 async def test_signals_are_put_back_and_those_of_the_program_are_left_alone() -> None:
-    loop, told = asyncio.get_running_loop(), list[int]()
+    loop, reported = asyncio.get_running_loop(), list[int]()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    with Signals(loop, lambda: told.append(1), wanted=True):
+    with Signals(loop, lambda: reported.append(1), wanted=True):
         signal.raise_signal(signal.SIGTERM)
-        await until(lambda: told)
+        await until(lambda: reported)
     assert {number: signal.getsignal(number) for number in before} == before
-    own = signal.signal(signal.SIGTERM, lambda *_: told.append(2))
+    own = signal.signal(signal.SIGTERM, lambda *_: reported.append(2))
     try:
-        with Signals(loop, lambda: told.append(3), wanted=True):
+        with Signals(loop, lambda: reported.append(3), wanted=True):
             signal.raise_signal(signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, own)
-    assert told == [1, 2]
+    assert reported == [1, 2]
 
 
 async def test_the_handler_of_a_spark_session_gives_way_to_a_run() -> None:
@@ -509,12 +509,12 @@ async def test_the_handler_of_a_spark_session_gives_way_to_a_run() -> None:
     handler = SparkContext()._do_init()
     handler.__module__, handler.__qualname__ = "pyspark.core.context", "SparkContext._do_init.<locals>.signal_handler"
 
-    told: list[int] = []
+    reported: list[int] = []
     before = signal.signal(signal.SIGINT, handler)
     try:
-        with Signals(asyncio.get_running_loop(), lambda: told.append(1), wanted=True):
+        with Signals(asyncio.get_running_loop(), lambda: reported.append(1), wanted=True):
             signal.raise_signal(signal.SIGINT)
-            await until(lambda: told)
+            await until(lambda: reported)
         assert signal.getsignal(signal.SIGINT) is handler
     finally:
         signal.signal(signal.SIGINT, before)
@@ -525,5 +525,5 @@ def test_auto_commit_is_off() -> None:
 
 
 @pytest.fixture(autouse=True)
-def told(caplog: pytest.LogCaptureFixture) -> None:
+def reported(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "muster.client.concurrent")

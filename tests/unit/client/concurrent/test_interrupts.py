@@ -49,7 +49,7 @@ def interrupted(work: Callable[[], Any], at: int) -> bool:
     return False
 
 
-def told(core: ConcurrentCore) -> set[int]:
+def reported(core: ConcurrentCore) -> set[int]:
     """The offsets that a commit would report as done."""
     [found] = core.to_commit().values() or [None]
     found = found or OffsetAndMetadata(core.position(P0) or 0)
@@ -91,8 +91,8 @@ DONE_BEFORE = {*range(10), 10, 12, 13, *range(14, 20)}
 def test_what_is_committed_after_an_interrupt_is_done(
     make: Callable[[], ConcurrentCore], work: Callable[[ConcurrentCore], None], done: set[int]
 ) -> None:
-    before, at, core = told(make()), 0, make()
+    before, at, core = reported(make()), 0, make()
     while interrupted(partial(work, core), at):
-        assert told(core) <= done or told(core) == before, f"at instruction {at}"
+        assert reported(core) <= done or reported(core) == before, f"at instruction {at}"
         at, core = at + 1, make()
     assert at > 50

@@ -79,8 +79,8 @@ def test_settings_of_other_clients_are_skipped(caplog):
     found = {"security.protocol": "SSL", "group.id": "g", "metric.reporters": "", "security.protocoll": "SSL"}
     assert choose(found, KNOWN) == {"security.protocol": "SSL"}
     check("f", found, {*KNOWN, "group_id"})
-    told = [record.getMessage() for record in caplog.records]
-    assert told == ["f: security.protocoll is not a setting of a Kafka client; did you mean security.protocol?"]
+    reported = [record.getMessage() for record in caplog.records]
+    assert reported == ["f: security.protocoll is not a setting of a Kafka client; did you mean security.protocol?"]
 
 
 def test_a_line_of_a_key_is_not_shown(tmp_path, caplog):
@@ -108,13 +108,13 @@ def test_a_file_of_another_kind_does_not_lead_to_another_cluster(caplog):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [("a=1\nb=hush ü".encode(), True), (b"b=hush \xfc", False), (b"b=\\u00fc", False), ("# ü\nb=1".encode(), False)],
 )
-def test_letters_that_java_reads_otherwise_are_reported_without_the_value(reading, caplog, text, told):
+def test_letters_that_java_reads_otherwise_are_reported_without_the_value(reading, caplog, text, reported):
     reading(text)
     said = [record.getMessage() for record in caplog.records]
-    assert [("line 2: it looks like UTF-8" in one, "hush" in one) for one in said] == [(True, False)] * told
+    assert [("line 2: it looks like UTF-8" in one, "hush" in one) for one in said] == [(True, False)] * reported
 
 
 @pytest.mark.parametrize("key", ["ssl.engine.factory.class", "config.providers", "sasl.oauthbearer.assertion.file"])

@@ -88,12 +88,12 @@ def test_connections_that_wait_for_a_vain_try_do_not_try_one_after_another():
         raise AuthenticationError("away", retriable=True)
 
     tokens = Tokens(hanging, lambda: NOW)
-    told = []
+    reported = []
 
     def ask():
         with pytest.raises(AuthenticationError, match="away") as raised:
             tokens.get()
-        told.append(raised.value.retriable)
+        reported.append(raised.value.retriable)
 
     first = threading.Thread(target=ask)
     first.start()
@@ -109,7 +109,7 @@ def test_connections_that_wait_for_a_vain_try_do_not_try_one_after_another():
     go_on.set()
     for thread in (first, *others):
         thread.join(60)
-    assert told == [True] * 4
+    assert reported == [True] * 4
     assert len(count) == 1
     with pytest.raises(AuthenticationError, match="away"):
         tokens.get()  # one that comes later tries

@@ -35,9 +35,9 @@ class Producers(RuleBasedStateMachine):
         self.given.add(producer)
         self.mine = producer
 
-    @rule(goes_on=st.booleans())
-    def init(self, goes_on: bool) -> None:
-        answer = self.it.init(self.mine if goes_on else None)
+    @rule(continues=st.booleans())
+    def init(self, continues: bool) -> None:
+        answer = self.it.init(self.mine if continues else None)
         if answer.error_code == NONE:
             self._gave(ProducerIdentity(answer.producer_id, answer.producer_epoch))
 

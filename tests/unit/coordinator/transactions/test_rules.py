@@ -292,8 +292,8 @@ def test_ending(state: TransactionState, commit: bool, again: bool) -> None:
     answer = it.end(commit, changed(producer, epoch=-again))
     if isinstance(expected, ErrorCode):
         assert (answer.error_code, it.entry) == (expected, before)
-        told = (answer.producer_id, answer.producer_epoch)
-        assert told == ((producer.producer_id, producer.epoch) if expected is NONE else (-1, -1))
+        reported = (answer.producer_id, answer.producer_epoch)
+        assert reported == ((producer.producer_id, producer.epoch) if expected is NONE else (-1, -1))
         assert len(it.markers) == sent
         return
     assert (answer.error_code, it.state) == (NONE, expected)
