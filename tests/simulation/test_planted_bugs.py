@@ -96,7 +96,7 @@ def test_a_group_takes_one_more_than_it_may(monkeypatch):
 
 def test_records_are_handed_out_while_their_partition_is_being_given_up(monkeypatch):
     monkeypatch.setattr(SubscriptionState, "mark_pending_revocation", lambda subscription, partitions: None)
-    assert_caught("gave .* up in good order")
+    assert_caught("gave .* up properly")
 
 
 def test_a_position_that_was_looked_up_undoes_a_seek(monkeypatch):
