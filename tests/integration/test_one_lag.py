@@ -57,7 +57,7 @@ def command(bootstrap: str, *words: str) -> Any:
     return json.loads(done.stdout)
 
 
-def by_kafkas_tool(bootstrap: str, group: str) -> Told:
+def by_kafkas_tool(bootstrap: str, group: str) -> Reported:
     patient = ["--timeout", str(int(PATIENCE_S * 1000))]  # its default is 5 s
     done = run_kafka_class(TOOL, "--bootstrap-server", bootstrap, "--describe", "--group", group, *patient)
     rows = [line.split() for line in done.stdout.splitlines() if line.startswith(group)]

@@ -68,7 +68,7 @@ class Story:
         self.members.remove(member)
         self.gone.append(member)
         until(
-            lambda: any(told(line) for line in self._log_lines()[len(before) :]),
+            lambda: any(reported(line) for line in self._log_lines()[len(before) :]),
             lambda: f"the broker's log says how {member.client} left; it says {self._log_lines()[len(before) :]}",
         )
 

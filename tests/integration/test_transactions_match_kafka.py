@@ -62,7 +62,7 @@ class Pair:
             reported.append(side.reported)
             if ends:
                 side.begin()  # leave nothing open
-        ours, theirs = told
+        ours, theirs = reported
         assert [name for name, _ in ours] == [name for name, _ in theirs], label
         return [
             f"{label}, {name}{line}"

@@ -355,9 +355,9 @@ def test_arrow_for_data_frames(place: Place, name: str, sums: str) -> None:
 
 def test_many_records_at_a_time(place: Place) -> None:
     flights(place)
-    told = place.python(sample("concurrent.md", "ConcurrentConsumer("))
+    reported = place.python(sample("concurrent.md", "ConcurrentConsumer("))
     # Four threads print at once: a line's key and value may be separated.
-    text = place.wait_for(told, r"(?s)(?:\{.+?\}.*?){4}")
+    text = place.wait_for(reported, r"(?s)(?:\{.+?\}.*?){4}")
     assert sorted(re.findall(r"\{.+?\}", text))[0].startswith("{'carrier': 'B6',")
     assert text.count("None") == 4
     place.end_last()

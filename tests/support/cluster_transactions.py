@@ -54,8 +54,10 @@ def judge_transactions(reported: Reported) -> Iterator[str]:
     for number, partitions in sorted(where.items()):
         if partitions != whole:
             yield f"transaction {number} is only in partitions {sorted(partitions)}"
-    yield from (f"transaction {number} was committed and is lost" for number in told.committed if number not in where)
-    yield from (f"transaction {number} was aborted and is there" for number in told.aborted if number in where)
+    yield from (
+        f"transaction {number} was committed and is lost" for number in reported.committed if number not in where
+    )
+    yield from (f"transaction {number} was aborted and is there" for number in reported.aborted if number in where)
     last = max(where, default=-1)
     if reported.offset != last:
         yield f"the group's offset is that of transaction {reported.offset}, the last one there is {last}"

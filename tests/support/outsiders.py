@@ -110,11 +110,11 @@ class Member:
         with self.process.stdout as lines:
             for line in lines:
                 try:
-                    told = json.loads(line)
+                    reported = json.loads(line)
                 except ValueError:  # the last line of a killed process may be incomplete
-                    told = {}
-                if "value" in told:
-                    self.values.add(int(told["value"]))
+                    reported = {}
+                if "value" in reported:
+                    self.values.add(int(reported["value"]))
                 else:
                     self._said.append(line)
 

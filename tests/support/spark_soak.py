@@ -252,8 +252,8 @@ class Run:
         """Raise an error if the query has ended although nothing was done to it."""
         driver = self._driver
         if driver is not None:
-            told = driver.told("gone") or driver.told("ended", self._tag)
-            assert not told, f"query {self.name} has ended unexpectedly: {told} {driver.errors()}"
+            reported = driver.reported("gone") or driver.reported("ended", self._tag)
+            assert not reported, f"query {self.name} has ended unexpectedly: {reported} {driver.errors()}"
 
     def end(self, how: str) -> None:
         """End the run. The driver still exists afterwards if only the query has ended."""

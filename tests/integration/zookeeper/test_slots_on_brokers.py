@@ -189,7 +189,7 @@ class Group:
             producer.flush()
         self.produced += 1
 
-    def goes_on(self, asked: int) -> None:
+    def continues(self, asked: int) -> None:
         """Produce more records, which are read and committed."""
         self.produce()
         wanted = dict.fromkeys(range(PARTITIONS), self.produced)

@@ -53,7 +53,7 @@ class Attempt:
     """Each EndTxn that was sent: whether to commit."""
     reported: bool | None = None
     """The answer's report of the end: committed, aborted, or None."""
-    told_no_commit: bool = False
+    reported_no_commit: bool = False
     """Whether the only EndTxn that asked to commit was refused."""
     by_client: bool = False
     """Whether muster's own producer runs it."""

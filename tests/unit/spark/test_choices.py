@@ -80,8 +80,8 @@ def test_where_a_batch_read_ends():
 def test_partitions_that_are_not_named_are_reported():
     choice = read(True, startingOffsets=OFFSETS).starting
     assert choice.left_out_warning([P0, P1]) is None
-    reported = "startingOffsets does not name t-2: reading starts where their logs begin"
-    assert choice.left_out_warning([P0, P1, P2]) == reported
+    told = "startingOffsets does not name t-2: reading starts where their logs begin"
+    assert choice.left_out_warning([P0, P1, P2]) == told
     assert read(True, startingOffsets="earliest").starting.left_out_warning([P0]) is None
     ends = read(False, endingOffsets=OFFSETS.replace("-2", "-1")).ending
     many = [TopicPartition("t", number) for number in range(2, 12)]
