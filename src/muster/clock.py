@@ -9,10 +9,10 @@ from time import monotonic_ns, time_ns
 
 
 def wall_clock_ms() -> int:
-    """The time of day, since the epoch: the timestamps of records, the lifetimes of tokens, what users see."""
+    """Wall-clock time in milliseconds since the epoch: timestamps of records, lifetimes of tokens, what users see."""
     return time_ns() // 1_000_000
 
 
 def monotonic_ms() -> int:
-    """For deadlines and durations: setting the time of day does not affect it."""
+    """For deadlines and durations: setting the wall clock does not affect it."""
     return monotonic_ns() // 1_000_000

@@ -1,6 +1,6 @@
 """The clock of the broker's timeouts: monotonic, and not counting the time for which the process was stopped.
 
-Records carry the time of day (`muster.clock.wall_clock_ms`).
+Records carry the wall-clock time (`muster.clock.wall_clock_ms`).
 """
 
 from __future__ import annotations

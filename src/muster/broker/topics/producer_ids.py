@@ -4,8 +4,8 @@ A log mistakes the records of a producer with another one's id for duplicates: i
 So three things keep ids apart, each for cases in which the others fail:
 - the file holds the first id that no block has reserved yet. It is written before the first id of a block is given out,
   so a crash can only lose ids, as it does in Kafka;
-- ids follow the time of day, as those of a cluster do (`reserve_producer_ids`): a file that was deleted, cut short or
-  replaced by an older copy does no harm;
+- ids follow the wall-clock time, as those of a cluster do (`reserve_producer_ids`): a file that was deleted, cut short
+  or replaced by an older copy does no harm;
 - the logs' own producers, in case the clock has been set back as well.
 """
 
@@ -37,7 +37,7 @@ class ProducerIds:
     """Gives out producer ids."""
 
     def __init__(self, folder: Path, files: Files = DISK, now: Callable[[], int] = wall_clock_ms) -> None:
-        """`now` is the time of day in milliseconds. Raises OSError."""
+        """`now` is the wall-clock time in milliseconds. Raises OSError."""
         self._path = folder / FILE
         self._files = files
         try:

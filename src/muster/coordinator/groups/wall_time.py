@@ -1,6 +1,6 @@
-"""Records in the log carry the time of day; the rules use a monotonic clock.
+"""Records in the log carry the wall-clock time; the rules use a monotonic clock.
 
-A monotonic clock is never set, so no member expires because the time of day was corrected. Times are shifted when a
+A monotonic clock is never set, so no member expires because the wall clock was corrected. Times are shifted when a
 record is written to the log, and back when it is read; `clocks.shift_between` says by how much.
 """
 

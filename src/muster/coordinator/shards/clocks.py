@@ -1,4 +1,4 @@
-"""A coordinator's two clocks: the rules use a monotonic one; records carry the time of day."""
+"""A coordinator's two clocks: the rules use a monotonic one; records carry the wall-clock time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TOLERATED_MS = 100
 
 
 def shift_between(steady: int, wall: int) -> int:
-    """Milliseconds to add to a monotonic time to get the time of day."""
+    """Milliseconds to add to a monotonic time to get the wall-clock time."""
     return wall - steady if abs(wall - steady) >= TOLERATED_MS else 0
 
 

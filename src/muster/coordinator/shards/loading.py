@@ -27,7 +27,7 @@ class Loading(Generic[S]):
     not make the slot's other records unusable.
 
     Args:
-        shift: milliseconds to add to the rules' time to get the time of day, which the records carry.
+        shift: milliseconds to add to the rules' time to get the wall-clock time, which the records carry.
     """
 
     def __init__(self, slot: int, journal: Journal, shard: S, shift: int = 0) -> None:

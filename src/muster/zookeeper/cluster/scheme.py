@@ -232,7 +232,7 @@ def _data_of(path: str) -> Plan[bytes | None]:
 def reserve_producer_ids(broker_id: int, now: int) -> Plan[range]:
     """Ids for idempotent producers that no other broker assigns, reserved as Kafka does.
 
-    `now` is the time of day in milliseconds, from which a lower limit of the ids is derived. A ZooKeeper that was
+    `now` is the wall-clock time in milliseconds, from which a lower limit of the ids is derived. A ZooKeeper that was
     restored from an older backup would assign ids that producers already have: logs would mistake the records of one
     producer for those of another, and drop them as duplicates.
 
@@ -323,7 +323,7 @@ def raise_epoch(name: str, number: int, known: PartitionImage, newest: int) -> P
 
 
 def elect(broker_id: int, now: int) -> Plan[Term | None]:
-    """Become the controller; None if another broker is. `now` is the time of day in milliseconds."""
+    """Become the controller; None if another broker is. `now` is the wall-clock time in milliseconds."""
     while True:
         try:
             data, stat = yield from ask(GetData(CONTROLLER_EPOCH))

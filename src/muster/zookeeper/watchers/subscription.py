@@ -71,7 +71,7 @@ class WatcherSubscription:
         return {topic: count for topic in topics if (topic in matching) == white}
 
     def registration(self, now: int) -> MemberRegistration:
-        """The contents of the member's id; `now` is the time of day in milliseconds."""
+        """The contents of the member's id; `now` is the wall-clock time in milliseconds."""
         return MemberRegistration(self.pattern, self.streams, now)
 
 
