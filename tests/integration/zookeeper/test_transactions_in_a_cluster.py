@@ -147,7 +147,7 @@ def test_coordinators_and_leaders_that_die_or_freeze_leave_transactions_whole(
     [
         (Reported([1], [2], [3], {0: [1, 3], 1: [1, 3]}, 3), ""),
         (Reported([1], [2], [3], {0: [1], 1: [1]}, 1), ""),
-        (Reported([1], [2], [], {0: [1], 1: []}, 1), "alone"),
+        (Reported([1], [2], [], {0: [1], 1: []}, 1), "only in"),
         (Reported([1], [2], [], {0: [], 1: []}, -1), "lost"),
         (Reported([1], [2], [], {0: [1, 2], 1: [1, 2]}, 2), "was aborted"),
         (Reported([1], [], [], {0: [1, 1], 1: [1]}, 1), "twice"),
