@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+from muster.history.rules.wording import count
+
 _MOST = 50
 
 
@@ -28,5 +30,5 @@ class ReaderWarnings:
     def sentences(self) -> list[str]:
         """All of them; if there are very many, the first and how many more there were."""
         with self._lock:
-            more = [f"{self._more} more warnings are not shown"] if self._more else []
+            more = [f"not shown: {count(self._more, 'more warning')}"] if self._more else []
             return [*self._sentences, *more]

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from muster.arrow import Decoder
 from muster.errors import CorruptRecordError
+from muster.history.rules.wording import count
 from muster.history.sources.reader_warnings import ReaderWarnings
 from muster.protocol.records.control_records import is_abort_marker
 from muster.protocol.records.record_batch import (
@@ -85,7 +86,7 @@ def plan_log(paths: Iterable[Path], warnings: ReaderWarnings) -> LogPlan:
     walk(paths, found, warnings)
     if found.open:
         first = min(each.first for each in found.open.values())
-        warnings.add(f"{len(found.open)} open transactions, from offset {first} on, are left out")
+        warnings.add(f"left out: {count(len(found.open), 'open transaction')}, from offset {first} on")
     found.aborted += [_Aborted(producer_id, each.first, _END) for producer_id, each in found.open.items()]
     return found
 
