@@ -181,7 +181,7 @@ def _serve_again(server: CurveServer, names: list[str]) -> Cost:
 
 
 def partitions(server: CurveServer, size: int) -> Costs:
-    """This many partitions are created, in topics of up to 5,000; all are described; the server restarts."""
+    """`size` partitions are created, in topics of up to 5,000; all are described; the server restarts."""
     server.start()
     counts = [LARGEST_TOPIC] * (size // LARGEST_TOPIC) + [size % LARGEST_TOPIC] * bool(size % LARGEST_TOPIC)
     with server.cost() as created, Asker(server.address) as asker:
@@ -207,7 +207,7 @@ def partitions(server: CurveServer, size: int) -> Costs:
 
 
 def connections(server: CurveServer, size: int) -> Costs:
-    """This many connections are opened and kept; a thousand heartbeats are sent on one more; all are closed
+    """`size` connections are opened and kept; a thousand heartbeats are sent on one more; all are closed
     together."""
     server.start()
     at_first = server.descriptors()

@@ -60,7 +60,7 @@ class Scope:
         return self.text[:line] + _indented(after.strip("\n"), deeper) + self.text[end:]
 
     def parsed(self, text: str | None = None) -> str:
-        """Its syntax tree, without its layout, or that of a text that would replace it.
+        """The function's syntax tree, without its layout, or the tree of a text that would replace the function.
 
         Raises:
             SyntaxError: the text does not compile.

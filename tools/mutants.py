@@ -5,7 +5,7 @@ python -m tools.mutants --check    (part of `make check`: whether each can be pl
 
 The mutants are in tests/mutants/*.toml (the README there describes the format). First the tests of all chosen mutants
 run on the tree as it is: a test that fails anyway would seem to catch everything. A mutant is caught when at least one
-of its tests fails; tests that cannot be collected, or do not exist, are an error of the entry and catch nothing.
+of its tests fails; tests that cannot be collected, or do not exist, catch nothing: the entry is wrong.
 
 The last line is one JSON object: how many were planted, how many caught, which survived. The exit code is 1 if one
 survived.

@@ -268,7 +268,7 @@ class _Life:
         member, began_ms = self.one(), self.cluster.clock.now
         member.stay_away(self.ways.poll_ms + self.rng.randint(2_000, 60_000))
         self.cluster.run(self.ways.poll_ms)
-        # Its next batch may arrive late; with an instance id it is removed a session later.
+        # Its next batch may arrive late, and with an instance id it is removed only after another session timeout.
         until_ms = self.cluster.clock.now + self.ways.session_ms + self.ways.trickle_ms + 10_000
         self.played.append(Act("poll_interval_exceeded", frozenset({member.name}), began_ms, until_ms))
 

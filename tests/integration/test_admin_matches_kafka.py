@@ -472,7 +472,7 @@ def committed(world: World, group: str) -> Any:
 
 
 def test_delete_offsets(worlds: tuple[World, World]) -> None:
-    """Of a group that has members, and of one that has none: the offsets of topics that its members read stay."""
+    """For a group with members and for one without: the offsets of topics that members read are kept."""
     found = []
     for world in worlds:
         group, ask = f"{world.prefix}-g", world.client.ask

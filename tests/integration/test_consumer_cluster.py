@@ -183,7 +183,7 @@ class Reader:
 
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory):
-    """Three brokers, all of which are controllers too, that the tests here kill, freeze and restart."""
+    """Three brokers, all of them controllers too, which the tests here kill, freeze and restart."""
     with KafkaCluster(tmp_path_factory.mktemp("cluster"), controllers=3) as found:
         yield found
 

@@ -24,7 +24,7 @@ def ask(broker: BrokerProcess, request: Any, version: int) -> Any:
 
 
 def kill_after(broker: BrokerProcess, request: Any, version: int) -> Any:
-    """The answer to a request whose broker is killed after that and started again."""
+    """The answer to a request, after which the broker is killed and started again."""
     answer = ask(broker, request, version)
     broker.kill()
     broker.start()

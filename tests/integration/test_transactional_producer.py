@@ -155,8 +155,8 @@ def test_the_same_with_asyncio(bootstrap: str, runner: object) -> None:
 
 
 def test_a_transaction_may_have_thousands_of_partitions(muster_v2: BrokerProcess) -> None:
-    """Here of a topic that does not exist: the limit is the size of a request, beyond which the connection is
-    closed."""
+    """Here the partitions are those of a topic that does not exist. The only limit is the size of a request, beyond
+    which the connection is closed."""
     many, unknown = list(range(9_000)), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     offsets = [t.TxnOffsetCommitRequestTopic("none", [t.TxnOffsetCommitRequestPartition(each, 1) for each in many])]
     marker = t.WritableTxnMarker(7, 0, True, [t.WritableTxnMarkerTopic("none", many)], 0, 2)

@@ -1,7 +1,7 @@
 """`muster transactions` and the admin's calls about transactions compared with `kafka-transactions.sh`, on Apache Kafka
 and on muster: the same tables, and the same end of a transaction that hangs.
 
-These brokers do not verify transactions. So a batch of which no coordinator knows begins one, as batches of producers
+These brokers do not verify transactions. So a batch that no coordinator knows about begins one, as producers' batches
 could on older brokers.
 """
 

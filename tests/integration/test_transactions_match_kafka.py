@@ -92,7 +92,7 @@ def pair(shared_muster: BrokerProcess, transactional_kafka: KafkaBroker) -> Iter
 
 
 def ids(side: TransactionSide, epoch: int = 0, other: bool = False) -> tuple[int, int]:
-    """The producer's ids, with these differences."""
+    """The producer's id and epoch, changed: by `epoch`, and to another producer's id if `other`."""
     if side.producer_id < 0:
         return 7 + other, max(3 + epoch, 0)
     return side.producer_id + 12_345 * other, side.epoch + epoch

@@ -89,7 +89,7 @@ class Place:
         self._redirect()
 
     def redirect(self, written: int, real: int) -> None:
-        """Redirect programs that are started from now on to another port than the written one."""
+        """Redirect programs that are started from now on to a port other than the written one."""
         self._ports[written] = real
         self._redirect()
 

@@ -28,7 +28,7 @@ from tests.simulator.nodes import SimBrokers
 
 @dataclass(slots=True)
 class Wait:
-    """A wait of a program: a predicate that is checked after each turn, at most until a certain time."""
+    """What a program waits for: a predicate, checked after each turn, or a certain time, whichever comes first."""
 
     until: int | None = None
     predicate: Callable[[], bool] | None = None

@@ -2,7 +2,7 @@
 
 What must hold although nothing is fenced: when all members are at rest, each partition is read by exactly one of them,
 the one in its owner znode; and until then no record is skipped. What need not hold, and does not: that two members
-never read one partition at once. That happens when a session ends of which its member does not know yet (Z6).
+never read one partition at once. That happens when a session has ended and its member does not know yet (Z6).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 
 SMALL = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""For JVMs that live for seconds: the time that the optimizing compiler takes on two cores is never won back."""
+"""For JVMs that live for seconds: on two cores the optimizing compiler takes more time than it saves."""
 QUIETLY = "-Xlog:cds*=off"
 """A program that cannot use the data does not report it."""
 

@@ -212,7 +212,7 @@ def _capture_anew(config: pytest.Config) -> None:
 
 
 def _queue(items: Sequence[pytest.Item]) -> int:
-    """A pipe with the stretches of tests that run together, and its end after them: each is read by one process."""
+    """A pipe that holds the stretches of tests that run together. Each stretch is read by one process."""
     reading, writing = os.pipe()
     start = 0
     for _, group in groupby(items, key=lambda item: item.path):

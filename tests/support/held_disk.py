@@ -77,7 +77,7 @@ class Asked:
         client_id: str = "asker",
         apis: Mapping[int, Api] | None = None,
     ) -> None:
-        """`apis` are the requests of another listener than the broker's own."""
+        """`apis` are the requests of a listener other than the broker's own."""
         self.version = version
         self.client_id = client_id
         self.blocks = False

@@ -55,7 +55,7 @@ class InterruptAt:
 
     def _on_call(self, frame: FrameType, event: str, argument: object) -> Any:
         if frame.f_back is not None:
-            self._before.pop(frame.f_back, None)  # the call there was of Python: no signal is checked when it returns
+            self._before.pop(frame.f_back, None)  # called a Python function: no signal is checked at its return
         if frame.f_code.co_filename not in self._files:
             return None
         frame.f_trace_lines, frame.f_trace_opcodes = False, True

@@ -31,8 +31,8 @@ EVERY_FLOW = {
 """One replica, everything every second, and a sync of offsets for each record, so that translated offsets are exact."""
 
 EVERY_WORKER = {
-    # At most ten syncs of offsets are in flight. The last one of a partition may have to wait for this flush: otherwise
-    # a minute.
+    # At most ten syncs of offsets are in flight, so the last one of a partition may have to wait for the next flush,
+    # which by default takes place once a minute.
     "offset.flush.interval.ms": "500",
     # Otherwise each worker scans every class of Kafka's jars.
     "plugin.discovery": "service_load",

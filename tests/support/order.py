@@ -13,8 +13,9 @@ import pytest
 def slow_first(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
     """All tests: as many stretches as there are workers, each with slow files first and quick tests after them.
 
-    `--dist worksteal` gives each worker one stretch, and later, to one that has finished, the end of another's. A file
-    stays together: its tests share fixtures. So do all files with tests in the session of Spark that a worker has.
+    `--dist worksteal` gives each worker one stretch, and later, to one that has finished, the end of another's. The
+    tests of a file stay together, because they share fixtures; so do all files whose tests use the Spark session of a
+    worker.
     Files whose mark has a number of seconds, such as `slow(270)`, come before all others, the longest first: one that
     begins late would still run when all others have ended.
     """

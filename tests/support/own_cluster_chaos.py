@@ -193,8 +193,8 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """What exists of topics at the end: for each broker, how many partitions of each topic have a leader; their
-    folders."""
+    """What exists at the end: according to each broker, how many partitions of each topic have a leader; the topics
+    that have folders."""
 
     led: Mapping[int, Mapping[str, int]]
     folders: frozenset[str] = field(default=frozenset())

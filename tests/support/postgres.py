@@ -90,7 +90,7 @@ class PostgresServer(LocalServer):
 
 
 def _as_user() -> Sequence[str]:
-    """The beginning of a command line that runs it as another user than root, in the same process."""
+    """The beginning of a command line that runs it as a user other than root, in the same process."""
     if os.getuid() != 0:
         return ()
     try:

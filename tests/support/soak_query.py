@@ -25,7 +25,7 @@ from tests.support.spark_query import QUIET, Stream
 
 
 def say(**what: Any) -> None:
-    """Report to the caller. Two threads do so: a line is written at once."""
+    """Report to the caller. Two threads do this, so a line is written in one call."""
     os.write(sys.stdout.fileno(), f"{json.dumps(what)}\n".encode())
 
 

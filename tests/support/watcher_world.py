@@ -16,7 +16,7 @@ from tests.simulator.watchers import SimTopics, SimWatcher, write_topics
 from tests.simulator.zookeeper import SimSession, SimZooKeeper
 
 NEVER = 10**9
-"""An interval between records in which none comes."""
+"""An interval between records so long that none arrives."""
 
 
 class World:

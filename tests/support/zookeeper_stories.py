@@ -125,7 +125,7 @@ class Author:
         self._tree = zookeeper.tree
 
     def step(self, *, ends: bool) -> Step:
-        """One more step; with `ends` it may end a session."""
+        """The next step; it may end a session only if `ends` is set."""
         rng = self._rng
         session = rng.randrange(SESSIONS)
         if ends and rng.random() < 0.06:

@@ -35,7 +35,7 @@ class ComparisonOptions:
     sizes: Sequence[int]
     given: UserServers
     differing: bool
-    """Whether to add a run on ZooKeeper servers that differ."""
+    """Whether to add a run on ZooKeeper servers whose states differ for a while."""
 
 
 async def run(wanted: ComparisonOptions, note: Callable[[str], None]) -> Results:
@@ -80,7 +80,7 @@ async def _run_one(wanted: ComparisonOptions, scheme: Scheme, size: int, note: C
 
 
 async def _run_differing(wanted: ComparisonOptions, note: Callable[[str], None]) -> SchemeRun:
-    """Scheme 1 on an ensemble of which one server receives changes late; its members watch the brokers."""
+    """Scheme 1 on an ensemble, one server of which receives changes late; the members watch the brokers."""
     steps = differing_script()
     folder = wanted.out / "compare-differing"
     folder.mkdir()

@@ -490,7 +490,7 @@ class PartitionLog:
         """Syncs everything that was appended until now, and writes the indexes of sealed segments. Returns whether that
         moved the durable end. With FsyncPolicy.NEVER it only writes indexes.
 
-        May run in a different thread than append and read. After a failed sync `failed` is set; after another failure
+        May run in a different thread than append and read. If a sync fails, `failed` is set; after any other failure
         the next call tries again."""
         with self._sync_lock:
             with self._lock:
@@ -681,7 +681,7 @@ class PartitionLog:
             return False
         compaction.commit(replacement)
         with self._lock:
-            # Closed or deleted meanwhile: the next start finishes the exchange, or the folder is deleted with it.
+            # The log was closed or deleted meanwhile: the next start finishes the exchange, or the folder is gone.
             if not self._has(replacement.old):
                 replacement.new.close()
                 return False

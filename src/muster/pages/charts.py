@@ -293,7 +293,7 @@ def _shade(shade: Shade, at: Scale, top: float, bottom: float) -> str:
 
 
 def _lanes(markers: Sequence[NumberedLine], at: Scale) -> list[int]:
-    """The lane above the rows for each marker's number: the first of three in which it touches no other."""
+    """For each marker, the lane above the rows that has its number: the first of three in which it touches no other."""
     lanes, taken = [], [-math.inf] * 3
     for marker in markers:
         x = at(marker.start_ms)

@@ -116,7 +116,8 @@ def deeds(kept: Kept) -> Iterator[Deed]:
 
 
 def _session_ms(kept: Kept, act: Act) -> int:
-    """The session timeout of the members: a classic one has its own, for KIP-848's the script has set the same one."""
+    """The session timeout of the members. A classic member sets its own; for KIP-848 members the script has set the
+    same one."""
     return int(kept["config"].get("session.timeout.ms", 30_000))
 
 

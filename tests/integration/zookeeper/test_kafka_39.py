@@ -1,5 +1,5 @@
 """`WatcherConsumer` with Kafka 3.9.1 in ZooKeeper mode, whose own consumers have long been coordinated otherwise; and
-topics in the formats of before Kafka 0.11, which only brokers up to that release can still write."""
+topics in formats from before Kafka 0.11, which only brokers up to that release can still write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Split brain (Z6) with real processes: what a member does that was frozen for longer than its session timeout."""
+"""Split brain (Z6) with real processes: what a member does after it was frozen for longer than its session timeout."""
 
 from __future__ import annotations
 

@@ -271,8 +271,8 @@ class Invariants:
         """The coordinator reports an event."""
         if coordinator is self.coordinator:
             # A request that has just arrived, or arrived while the log was delayed, may wait for the log and not for
-            # other members. So may a SyncGroup that arrives while a sync of the log hangs, in a stable group: the
-            # answer exists, and waits; it does not renew the session, as in Kafka, and the session ends.
+            # other members. In a stable group the same is true of a SyncGroup that arrives while a sync of the log
+            # hangs: its answer waits for the log and, as in Kafka, does not renew the session, which ends.
             before = (self._now() if self.well_until is None else self.well_until) - PARKED_MS
             waiting = self._waiting(event.group_id, self.well_since, before)
             self.group(event.group_id).sessions.on_event(event, waiting, self._now())

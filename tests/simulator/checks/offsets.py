@@ -122,7 +122,7 @@ class Offsets:
         goes_back = value.offset < known.acknowledged.offset and not known.may_go_back
         if ticket.request.generation_id_or_member_epoch < 0 and (ticket.connection.identity, partition) in self._stale:
             # A consumer outside of the group began at an offset from a deposed coordinator, and commits to its
-            # successor: a commit without a generation is not fenced, in Kafka neither.
+            # successor: a commit without a generation is not fenced, nor is it in Kafka.
             known.late, goes_back = True, False
         if goes_back and not ticket.connection.is_closed:
             raise InvariantError(

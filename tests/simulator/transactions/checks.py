@@ -5,7 +5,7 @@ its attempt. It is compared with the answers to producers, the records that read
 coordinators and logs keep in memory. Promises:
 
  1. atomicity: all records and offsets of an attempt end alike, and a transaction in a log belongs to only one attempt;
- 2. told commit: only attempts that asked for it are committed, and all that were told so are, complete and in order;
+ 2. commit: only attempts that asked for it are committed; all that were reported committed are, complete and in order;
  3. isolation: a reader of committed records is given all of them and no other, however fetches split the log;
  4. no zombie: nothing of an older epoch is in a log after a newer one, or after the newer producer had its ids;
  5. no hanging: after the faults nothing stays open or undecided, and the last stable offset is the log's end;

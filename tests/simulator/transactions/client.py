@@ -1,6 +1,6 @@
 """A process whose producer is muster's own: the whole `AsyncProducer` in the world's time, over the world's network.
 
-It has the interface of `producers.Producer`, so a life leads either. In addition to the checks of the life, it checks
+It has the interface of `producers.Producer`, so a life can use either. In addition to the checks of the life, it checks
 what the client guarantees: a call is over within its timeout; one that timed out may only be repeated, and then reports
 the outcome; a commit that succeeds has acknowledged every record, at the offset where it is; every record is settled,
 once and in time; a fatal error has a reason, and every call raises it; nothing of an ended transaction is kept.

@@ -27,7 +27,7 @@ class Plan:
     ghosts: int
     exhausted: bool
     hands_over: bool
-    """Whether each process that processes has another transactional id than its predecessor (KIP-447)."""
+    """Whether each process that handles records has a different transactional id from its predecessor's (KIP-447)."""
     loses: bool
     """Whether a power cut may remove what was acknowledged, because it is not synced: promises about the past end
     there."""

@@ -14,7 +14,7 @@ from tests.simulator.transactions.life import simulate_transactions
 from tests.simulator.transactions.plan import Plan, plan_of
 
 SEEDS = 60
-"""This many lives of a kind find a planted bug; nearly always one of the first few does."""
+"""A planted bug is found within this many lives of its kind, and nearly always in one of the first few."""
 
 Kind = Callable[[Plan], bool]
 

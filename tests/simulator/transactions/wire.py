@@ -1,7 +1,7 @@
 """Replaces `client.net.driver.Driver` in a life: one client's connections to the world's brokers.
 
 It keeps the driver's contract (`client.core.sends`): a connection for each node and channel, requests and answers in
-order through their codecs, an answer or a `Failure` for each, when a request times out the end of its connection.
+order through their codecs, an answer or a `Failure` for each, and the end of the connection when a request times out.
 Faults are the world's. Late or repeated requests may reach a broker after the connection has ended.
 """
 

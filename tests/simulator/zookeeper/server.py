@@ -69,7 +69,7 @@ class Answer(NamedTuple):
 
 @dataclass(slots=True)
 class ZooKeeperCounts:
-    """What the servers have done, with the names of ZooKeeper's `mntr`. Pings are left out."""
+    """What the servers have done, under the names that ZooKeeper's `mntr` uses. Pings are left out."""
 
     packets_received: int = 0
     packets_sent: int = 0

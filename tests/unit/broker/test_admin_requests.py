@@ -176,7 +176,7 @@ MANY = create_partitions._FEW + 10
 async def test_partitions_that_wait_for_their_turn_undo_nothing(
     broker: Broker, meanwhile: Any, code: int, has: int
 ) -> None:
-    """What another request was granted meanwhile stays: once, its partitions were taken away again."""
+    """What another request was granted meanwhile stays. In an earlier version its partitions were taken away again."""
     topic = broker.changes.create_topic("t", 1, {})
     waiting = begun(broker, a.CreatePartitionsRequest([a.CreatePartitionsTopic("t", MANY, None)], 20_000), 3)
     meanwhile(broker.changes, topic)

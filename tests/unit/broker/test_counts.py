@@ -260,8 +260,8 @@ async def test_calls_of_offsets(broker: Broker, what: str, request_of_one: tuple
 
 @pytest.mark.interpreted
 async def test_bytes_of_requests(broker: Broker) -> None:
-    """Measured over many requests: the growth of a table that grows occasionally is not one request's cost. Other
-    threads of the process, including pytest's, may allocate meanwhile: the smallest of several rounds counts."""
+    """Measured over many requests: the occasional growth of a table is not one request's cost. Other threads of
+    the process, including pytest's, may allocate in the meantime, so only the smallest of several rounds counts."""
     rounds = range(RUNS)
     crowds = [[Peer(broker) for _ in range(MANY)] for _ in rounds]
     joins: list[list[tuple[Peer, bytes]]] = []

@@ -114,7 +114,7 @@ async def test_an_answer_that_raises_does_not_keep_the_others_waiting(
 async def test_a_sync_follows_when_new_logs_could_not_be_noted(
     store: LogStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is not a disk error: nothing that one thread does may end the other's work silently."""
+    """This is not a disk error, so syncs continue: a failure in one thread may not silently end the other's work."""
     monkeypatch.setattr(durability_module, "INTERVAL_S", 0.001)
     real, calls = store.checkpoint_new, 0
 

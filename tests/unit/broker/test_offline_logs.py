@@ -220,7 +220,7 @@ async def test_what_was_known_of_it_is_known_when_it_is_gone_for_good(tmp_path: 
 
 
 async def test_one_that_is_deleted_while_checkpoints_are_written(tmp_path: Path):
-    """The loop deletes it, the disk's thread writes: each may be in the middle."""
+    """The loop deletes it while the disk's thread writes: either may be interrupted by the other."""
     await write(tmp_path, "t", clean=True)
     for index in (0, 1):
         path = tmp_path / f"t-{index}" / FIRST

@@ -91,7 +91,7 @@ async def test_groups_are_where_their_slots_are_and_fail_over(cluster: SimCluste
 
 
 def give_no_id(*_: Any) -> Plan[int]:
-    """As if there were no controller."""
+    """Assigns no id, as if there were no controller."""
     yield from ()
     return 0
 
@@ -294,7 +294,7 @@ async def test_a_slot_is_served_when_this_broker_has_all_topics(parts: Any) -> N
 
 
 async def test_slots_that_a_request_has_dropped_are_taken_again_though_no_doubt_is_reported(parts: Any) -> None:
-    """A process was suspended for long, and its session proves to be alive before its doubt was reported."""
+    """A process was suspended for a long time, and its session proves to be alive before its doubt was reported."""
     made, among, reported = parts
     turned = asyncio.Event()
     among.session.run = Turns(made.keeper, turned)

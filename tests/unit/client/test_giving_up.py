@@ -1,4 +1,4 @@
-"""A leader that is unavailable for long: what a producer gives up, and how soon it notices that the leader is back."""
+"""A leader is unavailable for a long time: what a producer gives up, and how soon it notices that it is back."""
 
 import pytest
 

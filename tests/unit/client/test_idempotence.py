@@ -379,7 +379,7 @@ def test_at_most_five_batches_of_a_partition_are_under_way_though_its_leader_cha
 
 
 def test_nothing_new_follows_what_was_acknowledged_before_an_earlier_batch():
-    """Otherwise it would be pushed out, batch by batch, of those that the broker recognizes."""
+    """Otherwise each new batch would push it further out of those that the broker recognizes."""
     p = ProducerHarness.warmed()
     first = p.put(b"a")
     change_leader(p)
@@ -394,7 +394,7 @@ def test_nothing_new_follows_what_was_acknowledged_before_an_earlier_batch():
 
 
 def test_what_is_under_way_after_a_batch_that_has_timed_out_keeps_its_numbers():
-    """Both may have been written, answers are late. With new sequences the second one would be written twice."""
+    """Both may have been written, with late answers. With new sequences the second one would be written twice."""
     p = ProducerHarness.warmed(settings={"delivery_timeout_ms": 30_000, "request_timeout_ms": 20_000})
     first = p.put(b"a")
     p.tick(15_000)

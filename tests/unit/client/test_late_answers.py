@@ -243,7 +243,8 @@ def test_a_static_member_that_has_joined_again_is_not_fenced_by_a_commit_of_befo
 
 
 def test_what_was_to_be_released_is_lost_when_the_member_is_thrown_out_meanwhile() -> None:
-    """The commit before the release is in flight; the group forgets the member: others may own everything already."""
+    """While the commit before the release is in flight, the group forgets the member, so others may already own
+    everything."""
     consumer = stable_member(enable_auto_commit=True, auto_commit_interval_ms=10**9, **COOPERATIVE)
     consumer.rebalance()
     consumer.accept_commit()
@@ -256,7 +257,7 @@ def test_what_was_to_be_released_is_lost_when_the_member_is_thrown_out_meanwhile
 
 
 def test_a_heartbeat_of_before_says_nothing_about_the_rebalance_that_has_come_since() -> None:
-    """It was in flight while the member joined: the group that it calls rebalancing is the one it has joined."""
+    """It was in flight while the member joined. The answer reports a rebalance that the member has already joined."""
     consumer = stable_member()
     consumer.tick(3_000)
     consumer.core.enforce_rebalance("why not")

@@ -382,7 +382,7 @@ def test_a_leader_that_moved_is_looked_up():
     p.leaders, p.leader_epoch = [2], 6
     p.answer(request, ErrorCode.NOT_LEADER_OR_FOLLOWER)
     (request,) = p.tick(200)
-    if request.node_id == 1:  # the backoff of the metadata may end after that of the batch
+    if request.node_id == 1:  # the metadata's backoff may end after the batch's
         p.answer(request, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         (request,) = p.tick(200)
     assert request.node_id == 2

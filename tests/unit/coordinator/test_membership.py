@@ -205,7 +205,7 @@ def test_who_has_not_synced_is_dropped_though_its_session_is_longer(group):
 
 
 def test_a_leader_alone_that_does_not_sync_is_dropped(group):
-    """Nothing else is due for long: the deadline for its sync must be waited for on its own."""
+    """Nothing else is due for a long time: the deadline for its sync must be waited for on its own."""
     group.stable_with("a", session_timeout_ms=1_000_000).tick(100_000).join("a", session_timeout_ms=1_000_000)
     assert group.tick(59_999).members == ["a"]
     assert group.tick(1).members == []

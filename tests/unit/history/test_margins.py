@@ -105,7 +105,7 @@ def test_of_one_that_left_and_one_that_joined_at_once_neither_is_sure() -> None:
 
 
 def test_each_member_that_went_is_in_the_evidence() -> None:
-    """Also one that left for another reason than the one given as the cause."""
+    """This includes a member that left for a reason other than the one given as the cause."""
     a, b, c = A.with_(has="t:0"), B.with_(has="t:1"), M("c-1", "t:2")
     row = last(running(a, b, c).wait(1_000).commit("t:1").wait(S - 500).generation(2, [a.with_(has="t:0-2")]))
     assert {row.cause, *(each.cause for each in row.alternatives)} >= {Cause.LEFT, Cause.SESSION_EXPIRED}

@@ -455,7 +455,7 @@ def test_a_log_without_indexes_is_read_through_after_a_crash(make, disk, tmp_pat
 
 
 def test_an_append_while_a_sync_looks_at_the_file_is_not_damage(make, monkeypatch):
-    """The sync runs in a thread: it has read where the file ends, an append continues, and only then it compares."""
+    """A thread runs the sync. It reads where the file ends, an append continues, and only then does it compare."""
     log = make()
     log.append(batch((b"a", b"1")), now=NOW)
     real = os.lseek

@@ -325,7 +325,7 @@ def test_an_end_before_the_position_is_looked_at_as_often_as_it_takes():
 def test_a_loss_continues_at_a_beginning_that_was_looked_up_after_the_doubt():
     case = doubtful()
     case.look_again(P0, *[9] * (DOUBT_TRIES + 1))
-    assert case.bounds.in_doubt == [P0]  # the log may be another by now: its beginning is requested again
+    assert case.bounds.in_doubt == [P0]  # the log may have been replaced by now: its beginning is requested again
     case.leaders.answer(P0, 4, EARLIEST_TIMESTAMP)
     case.look_again(P0, 9)
     assert case.claims.positions() == {P0: 4}

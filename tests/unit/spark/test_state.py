@@ -254,7 +254,7 @@ def test_offsets_that_are_gone_end_a_query_with_state(worlds):
 
 
 def test_the_query_s_own_former_process_is_not_another_member(worlds):
-    """It is stopped in a batch, and started again before the stopped process has left the group."""
+    """It is stopped in the middle of a batch, and started again before the stopped process has left the group."""
     world = worlds(2)
     query = with_state(world)
     world.produce(10, partitions=(0, 1))

@@ -347,7 +347,7 @@ def test_producers_without_a_transaction_are_forgotten_after_a_day() -> None:
 
 def test_a_deleted_znode_is_kept_while_a_later_removal_from_it_is_not_written() -> None:
     """The sequence: a marker's multi deletes the znode; while it is in flight, the producer commits another offset, and
-    the transaction ends, too. Then the next offset belongs to the same znode: a znode never has two copies."""
+    the transaction ends, too. The next offset then belongs to the same object: there are never two for one znode."""
     transactions = SlotTransactions("/groups", PartitionProducers())
     header = read_header(transactional_batch(batch_of(offset_of("a", 0, 1)), 1, 0))
 

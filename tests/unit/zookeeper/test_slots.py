@@ -229,8 +229,8 @@ def test_in_doubt_it_serves_nothing_and_continues_under_a_new_epoch():
 
 
 def test_a_session_that_was_in_doubt_for_a_moment_has_its_slots_again():
-    """The sequence: a process is suspended for long, and a request checks its clock before any event has arrived; then
-    an answer comes that proves the session alive, and no doubt is ever reported."""
+    """The sequence: a process is suspended for a long time, and a request checks its clock before any event has
+    arrived; then an answer proves that the session is alive, and no doubt is ever reported."""
     world = SlotWorld.settled(1)
     assert world.commit("g", 7) == 0
     node = world.nodes[1]

@@ -1,4 +1,4 @@
-"""Which message an answer on the wire proves to have arrived, wherever the bytes are cut."""
+"""An answer on the wire proves which message has arrived, wherever the bytes are cut."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ class MarkerSender:
 
     def _write_again(self, markers: Markers, marker: TxnMarker, partitions: Iterable[TopicPartition]) -> None:
         if self.coordinator.epoch_of(markers.transactional_id) != marker.coordinator_epoch:
-            return  # the id was loaded again under a newer epoch, and its markers were sent anew
+            return  # the id was loaded again under a newer epoch, and its markers were sent again
         awaited = [partition for partition in partitions if self.coordinator.awaits(markers, partition)]
         for partition in awaited:
             self._refused.pop((markers.transactional_id, partition), None)

@@ -100,8 +100,8 @@ class DecodingHandout(Handout):
         return decoding.records
 
     def _go_back(self, partition: TopicPartition, offset: int) -> None:
-        """Let a partition continue at a record that was handed out but did not reach the user. All its taken records
-        are in one run: the core is asked for more only when nothing is left."""
+        """Let a partition continue at a record that was handed out but did not reach the user. All records that
+        were taken from it are in one run, because the core is asked for more only when nothing is left."""
         for run in self._runs:
             index = next((index for index, one in enumerate(run.records) if one.offset == offset), None)
             if run.partition == partition and index is not None:

@@ -50,7 +50,7 @@ class _Mailbox:
     def __init__(self) -> None:
         self.user_calls: deque[_UserCall] = deque()
         self.wakeups: SimpleQueue[None] = SimpleQueue()
-        """One "look again" for each change."""
+        """Gets an item for each change, so that the caller looks again."""
 
 
 _mailbox: ContextVar[_Mailbox] = ContextVar("muster_mailbox")

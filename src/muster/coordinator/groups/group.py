@@ -192,7 +192,7 @@ class ClassicGroupBase:
         self.new_member_added = False
         self.rebalance_started_at: int | None = None
         self.sessions_at = NEVER
-        """No later than the end of any session: other deadlines need not check the sessions."""
+        """No session ends before this time, so deadlines before it need not check the sessions."""
         self.wake_at = NEVER
         self.armed_at = NEVER
 

@@ -392,7 +392,7 @@ def _joined(case: Case) -> Verdict | None:
 
 
 def _second_phase(case: Case) -> Verdict | None:
-    """Only the second phase of the previous rebalance, whose row provides the cause."""
+    """This rebalance is only the second phase of the previous one, whose row provides the cause."""
     if not case.is_second_phase:
         return None
     if case.second_of:

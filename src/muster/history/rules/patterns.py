@@ -16,8 +16,8 @@ that share a client id on one host are distinguished from one that left three ti
   expired; or if the whole group was affected and no other member left in the meantime. If names change with each start
   (pods), departures and new members must alternate until most of the former members are replaced.
 
-Members that leave one shortly after another until the group is empty are a stop of the group: this is not part of a
-rolling restart, and part of flapping only if the member comes back.
+If members leave shortly after one another until the group is empty, the group was stopped. Such departures are not part
+of a rolling restart, and part of flapping only if the member comes back.
 
 The window extends `Limits.pattern_ms` to both sides of a rebalance, so the rows do not depend on how the log is split.
 """
@@ -436,8 +436,8 @@ def _turnover(around: _Around) -> PatternSeen | None:
 
 
 def _turns(around: _Around) -> tuple[list[_Turn], list[Leg]]:
-    """Departures and arrivals in order, starting with the first departure, without members that returned under their
-    name and without short-lived ones; and the departures among them."""
+    """Departures and arrivals in order, starting with the first departure, and the departures among them. Members that
+    returned under their own name, and short-lived ones, are left out."""
     near = around.near
     shared = _shared_names(near)
     goes_ms = (leg.at_ms for each in near for leg in around.went(each) if leg.cause is Cause.LEFT and not leg.is_guess)

@@ -9,7 +9,8 @@ A broker's folder has only the partitions of which that broker has a replica. So
 - The ends are the ends of these replicas. One that lags behind, or an older copy, may end before a group's committed
   offset: such a partition is left out.
 - A transaction hangs only if its coordinator demonstrably does not know about it: its transactional id is in the
-  folder, in a state without this partition; or no id has its producer, and the folder has all of `__transaction_state`.
+  folder, in a state without this partition; or its producer belongs to no id, and the folder has all of
+  `__transaction_state`.
 - "Now" is the latest time in the logs, not this machine's clock: a copy is as old as its last record. A file may have
   been copied before a marker that another file already shows; such a transaction was young then, so it does not hang.
 """

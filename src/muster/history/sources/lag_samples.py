@@ -46,7 +46,7 @@ _NOTHING = pa.RecordBatch.from_pydict({})
 
 
 class Counted(NamedTuple):
-    """How many records there are, and the timestamp of the first; None if not reached."""
+    """How many records there are, and the timestamp of the first one; None if the count did not get that far."""
 
     records: int | None
     oldest_ms: int | None

@@ -77,8 +77,8 @@ def with_verdict(
     unknown: Collection[HangingTransaction],
     max_timeout_ms: int,
 ) -> dict[PlainPartition, OpenTransaction]:
-    """The oldest open transactions, and whether they hang: one that is `unknown` to its coordinator does if the
-    coordinator would already have aborted it."""
+    """The oldest open transactions, and whether they hang. One in `unknown`, which its coordinator does not know,
+    hangs if the coordinator would have aborted it by now."""
     late_ms = max_timeout_ms + LATE_BUFFER_MS
     return {
         place: OpenTransaction(

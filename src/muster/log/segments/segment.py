@@ -364,8 +364,8 @@ class Segment:
     def batch_for_timestamp(
         self, position: int, end: int, timestamp: int, start_offset: int
     ) -> tuple[memoryview | None, int]:
-        """The next batch before `end` that may hold such a record, and its end; only a few batches from `position` on
-        are searched. None and their end if it is not among them."""
+        """The next batch before `end` that may hold such a record, and its end. Only a few batches from `position` on
+        are searched; if it is not among them, None and the end of the last one."""
         stop = position
         for start, header in islice(self.headers(position, end), _BATCHES_AT_A_TIME):
             stop = start + header.size

@@ -134,7 +134,7 @@ class _CommitMetadata(NamedTuple):
 
 
 def _differ(one_id: str, other_id: str) -> bool:
-    """Whether these IDs, empty if not known, are of two topics."""
+    """Whether these are IDs of different topics; an ID that is not known is empty."""
     return "" not in (one_id, other_id) and one_id != other_id
 
 

@@ -23,7 +23,7 @@ def own_partition(topic: str, broker_id: int, exists: bool, settings: Mapping[st
     partition may be added; otherwise the topic is created, or left alone if it exists after all.
 
     Raises:
-        ZooKeeperError: it could not be written; the next call begins anew.
+        ZooKeeperError: it could not be written; the next call starts over.
     """
     if not exists:
         try:

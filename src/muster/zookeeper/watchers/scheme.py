@@ -482,8 +482,8 @@ class WatcherMember(SessionPlans):
         return list(found.partitions)
 
     def _readable(self, mine: Assignment) -> Plan[Assignment]:
-        """Those of its partitions that a broker can have. The rest is claimed too, because other members assign it as
-        well."""
+        """Those of the member's partitions that can exist on a broker. The rest is claimed too, because the other
+        members also assign it."""
         for topic in sorted({partition.topic for partition in mine if not znodes.is_topic_name(partition.topic)}):
             yield from self._report(Unreadable(znodes.topic_path(topic), "Kafka allows no topic with such a name"))
         return {partition: thread for partition, thread in mine.items() if znodes.is_topic_name(partition.topic)}

@@ -98,7 +98,7 @@ def test_a_line_of_a_key_is_not_shown(tmp_path, caplog):
 
 
 def test_a_file_of_another_kind_does_not_lead_to_another_cluster(caplog):
-    """For example a certificate, or a typo in the only setting: the address would be the default one."""
+    """A certificate, or a file whose only setting has a typo: otherwise the default address would be used."""
     for found in {"-----BEGIN": "CERTIFICATE-----", "MII": ""}, {"bootstrap.server": "a:1"}:
         with pytest.raises(ConfigError, match="f has no setting of a Kafka client; is it the right file"):
             check("f", found, KNOWN)

@@ -139,7 +139,7 @@ def test_a_token_that_was_refused_is_not_used_again():
 
 @given(st.lists(st.sampled_from(["get", "refused", "away", "back", "later"]), max_size=30))
 def test_no_token_is_sent_again_after_it_was_refused(steps):
-    """Not even if no other is available, before it expires or after."""
+    """Not even if no other token is available, whether or not the refused one has expired."""
     source = Source(1_000)
     tokens = Tokens(source, lambda: source.now)
     sent, refused = [], set()

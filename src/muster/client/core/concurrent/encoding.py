@@ -39,7 +39,7 @@ from muster.model import NO_LEADER_EPOCH, TopicPartition
 from muster.protocol.primitives import uvarint
 
 MARKER = "muster1 "
-"""Includes the version of the layout. A program that does not know it ignores the rest."""
+"""Includes the version of the layout. A program that does not recognize the marker ignores the rest."""
 
 DEFAULT_LIMIT = 4096
 """Kafka's `offset.metadata.max.bytes`."""

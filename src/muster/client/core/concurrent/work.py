@@ -109,7 +109,7 @@ class Queue:
         return self._ready.popleft() if self._ready else None
 
     def end(self, job: Job) -> None:
-        """A job has ended: the next of its lane may start."""
+        """A job has ended: the next one in its lane may start."""
         job.state = State.ENDED
         if job.key is None:
             return

@@ -393,7 +393,7 @@ class Fetcher:
                 del self._queues[partition]
             elif room > 0:
                 self._turn.append(partition)
-            else:  # the limit stopped it: it keeps its turn, so that a batch is not left half handed out
+            else:  # the limit was reached: the partition keeps its turn, so that its batch is completed first
                 self._turn.appendleft(partition)
         self._turn.extendleft(reversed(failing))
         return taken
