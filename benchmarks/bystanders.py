@@ -93,7 +93,7 @@ class Bystanders:
             self.seen.failures.append(f"{name}: {type(error).__name__}: {error}")
 
     def _paced(self, latencies: list[float], act: Callable[[], None]) -> None:
-        """Act at fixed times; if one took long, those that became due meanwhile follow immediately."""
+        """Act at fixed times; if one action was slow, those that became due meanwhile follow immediately."""
         due = time.perf_counter()
         while not self._over.is_set():
             wait = due - time.perf_counter()

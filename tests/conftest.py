@@ -117,7 +117,7 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def kafka_broker(run_folder: Path) -> Iterator[peers.KafkaBroker]:
     """Apache Kafka 4.2 on a free port, shared by all tests of the run: give topics and groups names that no other test
-    uses, and change neither the brokers' settings nor the group of the empty name."""
+    uses, and change neither the brokers' settings nor the group with the empty name."""
     with peers.shared_kafka(run_folder / "kafka") as broker:
         yield broker
 

@@ -273,7 +273,7 @@ class _Life:
         self.played.append(Act("poll_interval_exceeded", frozenset({member.name}), began_ms, until_ms))
 
     def is_slow(self) -> None:
-        """Handling takes long, but less than the poll interval."""
+        """Handling takes a long time, but less than the poll interval."""
         self.one().stay_away(int(self.ways.poll_ms * self.rng.uniform(0.3, 0.9)))
 
     def freezes(self) -> None:

@@ -129,7 +129,7 @@ def test_settings_of_brokers_and_groups(admin, cluster):
     )
     assert done == {group: None, every: None, broker: None}
     until(lambda: group in admin.list_config_resources([ConfigResourceType.GROUP]), lambda: None)
-    # Another broker than the one that listed the group may answer, and apply the change a moment later.
+    # A broker other than the one that listed the group may answer, and apply the change a moment later.
     session = "consumer.session.timeout.ms"
     until(lambda: admin.describe_configs([group])[group][session].value == "50000", lambda: None)
     undone = {group: {"consumer.session.timeout.ms": None}, every: {"log.cleaner.threads": None}}

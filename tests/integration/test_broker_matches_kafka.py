@@ -621,7 +621,7 @@ STRANGERS: dict[ApiKey, list[Step]] = {
         ("all of some", lambda w: m.OffsetFetchRequest(groups=[m.OffsetFetchRequestGroup(w.prefix, topics=None)])),
         ("of a member", lambda w: m.OffsetFetchRequest(groups=[m.OffsetFetchRequestGroup(w.prefix, "x", 3, None)])),
     ],
-    # Not the group of the empty name: all tests have the same one on the Kafka that they share.
+    # Not the group with the empty name: all tests have the same one on the Kafka that they share.
     ApiKey.DESCRIBE_GROUPS: [
         ("two", lambda w: m.DescribeGroupsRequest([f"{w.prefix}-none", f"{w.prefix}-nil"])),
         ("what is allowed", lambda w: m.DescribeGroupsRequest([f"{w.prefix}-none"], True)),

@@ -104,7 +104,7 @@ async def test_deleting_it_deletes_the_groups(tmp_path: Path, fsync: str) -> Non
 
 
 async def test_it_may_be_made_by_hand(tmp_path: Path) -> None:
-    """With another number of partitions than in the settings: groups are looked up there, now and later."""
+    """With a number of partitions that differs from the settings: groups are looked up there, now and later."""
 
     def story(client: RawClient) -> None:
         made = client.ask(m.CreateTopicsRequest([m.CreatableTopic(GROUP_METADATA_TOPIC, 3, 1)], 300_000), 7)

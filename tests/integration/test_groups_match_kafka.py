@@ -1,4 +1,4 @@
-"""Whole stories of groups, played to muster and to Apache Kafka 4.2 alike: both give the same answers, step by step.
+"""Whole stories of groups, played on muster and on Apache Kafka 4.2: both give the same answers, step by step.
 
 Every member has its own connection, because a JoinGroup or SyncGroup that waits keeps its connection busy. Member ids
 differ between brokers and runs, so answers name members by their names in the story.

@@ -138,7 +138,7 @@ def test_a_broker_that_is_killed_between_markers_writes_the_others(broker: Broke
         client = RawClient(broker.bootstrap)
         side = begun(client, f"killed-{number}", records=20)
         before = ends(client)
-        # Requested in the same moment: on a busy machine all markers would be written before the next request came.
+        # Requested at the same moment: on a busy machine all markers would be written before the next request came.
         client.send(end_request(side), 3)
         client.send(ends_request(0), 4)
         assert not client.receive(t.EndTxnRequest, 3).error_code

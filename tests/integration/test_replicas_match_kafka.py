@@ -139,7 +139,7 @@ def test_list_partition_reassignments(worlds: tuple[World, World]) -> None:
 
 
 def test_alter_replica_log_dirs(worlds: tuple[World, World]) -> None:
-    long = "l" * 213  # with one letter more, Kafka also says that the folder's name would be too long
+    long = "l" * 213  # with one more letter, Kafka also says that the folder's name would be too long
     for world in worlds:
         created = world.client.ask(m.CreateTopicsRequest([m.CreatableTopic(long, 1, 1)], 20_000), 7).topics
         assert created[0].error_code == 0

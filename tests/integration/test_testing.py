@@ -72,7 +72,7 @@ def test_the_first_member_of_a_group_reads_after_these_requests() -> None:
         assert {api: kafka.requests(api) for api in once} == dict.fromkeys(once, 1)
         assert kafka.requests("JoinGroup") == 2  # the first answer has the member id
         assert kafka.requests("Heartbeat") == 0
-        # If the join takes long, the metadata is requested once more.
+        # If the join takes a long time, the metadata is requested once more.
         assert kafka.requests() - kafka.requests("Fetch") - kafka.requests("Metadata") <= 11, kafka.story()
         assert kafka.requests("Metadata") in (2, 3), kafka.story()
 

@@ -132,7 +132,7 @@ def test_interrupts_in_a_block(bootstrap: str, topic: str) -> None:
                 producer.send(topic, b"next %d" % at)
             expected.append(b"next %d" % at)
     found = read_committed(bootstrap, topic, expected[-1])
-    # If an interrupt came before the begin, the user learned the outcome of the previous transaction.
+    # If an interrupt came before the transaction began, the user learned the outcome of the previous transaction.
     assert [value for value in found if b"next" in value] == [value for value in expected if b"next" in value]
     assert set(found) <= set(expected)
     assert len(set(found)) == len(found)

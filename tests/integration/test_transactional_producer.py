@@ -217,7 +217,7 @@ def test_a_second_producer_fences_the_first_and_aborts_what_it_has_begun(bootstr
 def test_a_transaction_that_takes_too_long_is_aborted(bootstrap: str) -> None:
     name = new_topic(bootstrap)
     settings = {"bootstrap_servers": bootstrap, "transactional_id": named("id")}
-    # Longer than a busy machine needs from the transaction's begin until the record is written.
+    # Longer than a busy machine needs from the beginning of the transaction until the record is written.
     with Producer(settings, transaction_timeout_ms=5_000) as producer:
         producer.init_transactions()
         producer.begin_transaction()

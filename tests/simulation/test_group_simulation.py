@@ -30,7 +30,7 @@ def test_a_seed_tells_the_same_story_again() -> None:
 
 @pytest.mark.slow
 def test_a_seed_tells_the_same_story_in_every_process() -> None:
-    """Sets of strings have another order in each process: no decision may depend on it."""
+    """Sets of strings have a different order in each process: no decision may depend on it."""
     program = (
         "import hashlib; from tests.simulator import simulate\n"
         "for seed in (2, 5, 12, 20): print(hashlib.sha256(simulate(seed).story.encode()).hexdigest())"

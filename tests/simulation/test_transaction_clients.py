@@ -41,7 +41,7 @@ def v2(plan: Plan) -> bool:
 
 
 def change_ends(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], None]) -> None:
-    """Show the client other answers to EndTxn than the ones given."""
+    """Show the client answers to EndTxn that differ from those given."""
     original = TransactionCoordination._on_end
 
     def changed(asked: TransactionCoordination, commits: bool, reply: Any, now: int) -> None:

@@ -169,10 +169,10 @@ class _Life(Faults):
         A static member that comes back keeps its predecessor's assignment, without a rebalance (KIP-345). If it leads
         (KIP-814), it does not know that partitions were added before it came; and if its predecessor had just given up
         partitions under the cooperative protocol, no member asks for the second rebalance that gives them an owner.
-        Besides, a restarted coordinator knows only the chosen assignor of each member: newcomers that have another one
-        in common with all are refused until the members rejoin. And one that subscribes to more than its predecessor
-        gets no more than that one had: see `_has_too_small_a_share` for when others have the rest. A coordinator that
-        assigns handles all of this itself.
+        Besides, a restarted coordinator knows only the chosen assignor of each member: newcomers that share another
+        assignor with all of them are refused until the members rejoin. And one that subscribes to more than its
+        predecessor gets no more than that one had: see `_has_too_small_a_share` for when others have the rest. A
+        coordinator that assigns handles all of this itself.
         """
         scenario = self.scenario
         if scenario.assigned:

@@ -56,7 +56,7 @@ class Habits:
     restless: int = 0
 
     def be_quick(self) -> None:
-        """Do nothing unusual from now on, and nothing that takes long."""
+        """Do nothing unusual from now on, and nothing that takes a long time."""
         self.restless = self.stay_away_ms = 0
         self.handle_ms = min(self.handle_ms, 300)
         self.listener_ms = min(self.listener_ms, 200)

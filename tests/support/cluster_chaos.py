@@ -33,7 +33,7 @@ from tests.support.faces import FACES, PATIENCE_S, Cluster, until
 from tests.support.peers import KafkaCluster
 
 AWAY = ("kill", "term", "freeze")
-"""kill -9, SIGTERM, SIGSTOP. A broker that was frozen for a long time still believes it is the leader when it resumes."""
+"""kill -9, SIGTERM, SIGSTOP. A broker that was frozen for a long time still believes that it leads when it resumes."""
 
 
 @dataclass(frozen=True, slots=True)

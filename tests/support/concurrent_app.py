@@ -1,7 +1,7 @@
 """A program that handles many records at a time: `python concurrent_app.py BOOTSTRAP GROUP TOPIC MODE BOOK`.
 
 It writes into BOOK a line `begin PARTITION OFFSET KEY` before each record and `end …` after it, each with one write, so
-that a kill leaves whole lines. A record with key `stuck` takes long, `boom` fails for good, `die` ends its process.
+that a kill leaves whole lines. A record with key `stuck` is slow, `boom` fails for good, `die` ends its process.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ necessarily differs between them (assigned ids, addresses) gets the same name in
 `ALLOWED` in allowed_differences.py has all other allowed differences.
 
 A request may have to wait for others, as a JoinGroup does: it counts as waiting when neither broker has answered for a
-moment. On a busy machine one broker may be late by more than that, and handle two requests in another order. So a
+moment. On a busy machine one broker may be late by more than that, and handle two requests in a different order. So a
 difference counts only if it recurs when the seed is played alone, with a long moment.
 """
 

@@ -24,8 +24,8 @@ BROKER = ("broker_kill", "broker_freeze")
 """What happens to the broker meanwhile: it is killed and restarted, or suspended for a while."""
 
 WHEN = ("start", "batch", "batch", "later")
-"""After the start of a run; after the moment at which a batch of it was begun that is not done; after its first
-batch."""
+"""After the start of a run; after the moment at which one of its batches has begun and is not done yet; after its
+first batch."""
 
 WAYS = ("range", "cooperative", "static", "assigned", "returning")
 """Lives of groups (live_groups.py). On Apache Kafka there is also one of KIP-848: `next`."""

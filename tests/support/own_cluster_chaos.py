@@ -48,7 +48,7 @@ LONG_S = 60
 class Away:
     """Some servers are down for `for_s`; the next ones go down `then_s` after they have come back.
 
-    If they are `mute`, the answers of the brokers among them in the moment before are lost with all their connections.
+    If they are `mute`, the last answers of the brokers among them are lost, with all their connections.
     Nothing else happens to those that are `cut`.
     """
 

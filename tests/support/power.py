@@ -246,7 +246,7 @@ class Luck:
         return self._rng.random() < self._names
 
     def spares(self, content: bytes, pending: list[Write | Truncate]) -> bytes:
-        """The content of a file of whose last operations only the first ones (this many) happened."""
+        """The content of a file if only the first few of its pending operations (or none, or all) happened."""
         certain = self._data in (0, 1)
         count = len(pending) * int(self._data) if certain else self._rng.randint(0, len(pending))
         for operation in pending[:count]:

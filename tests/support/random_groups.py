@@ -308,7 +308,7 @@ class RandomGroup:
             self._generation, self._protocol = ours.generation_id, ours.protocol_name
 
     def _await_timers(self) -> None:
-        """Wait until a group is empty whose last member has left while an id was given out to another. Both brokers
+        """If the last member has left while an id was given out to another, wait until the group is empty. Both brokers
         leave that to a timer of 0 ms. If one never does it, a later answer shows it."""
         asked = m.DescribeGroupsRequest([self._group])
         for _ in range(100):

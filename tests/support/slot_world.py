@@ -198,8 +198,8 @@ class SlotWorld:
         assert self.clock.run_until(what, within_ms)
 
     def is_settled(self) -> bool:
-        """Whether every slot has one coordinator, which serves it, and is the one that should have it according to all
-        of them, who know each other: so that no slot is about to move."""
+        """Whether no slot is about to move: all nodes know each other, and every slot is served by one coordinator, the
+        one that should have it according to all of them."""
         nodes = [node for node in self.nodes.values() if not node.session.is_frozen]
         ids = {node.node_id for node in nodes}
         return all(node.keeper.is_settled and ids <= node.keeper.live.keys() for node in nodes) and all(

@@ -150,7 +150,7 @@ class SimQuery(Query):
         vars(member).update(replaced)
 
     def read(self, partition: TopicPartition, claim: Claim, topic_id: bytes) -> list[int]:
-        """Like `RangeReader`: reads from the topic with the id, and everything."""
+        """Like `RangeReader`: reads the whole range, from the topic with this id."""
         topics = self.world.cluster.brokers.topics
         log = topics.logs[partition]
         there = range(max(claim.start, log.log_start_offset), min(claim.end, log.log_end_offset))
@@ -236,7 +236,7 @@ class SparkWorld:
     # --- queries -----------------------------------------------------------------------------------------------------
 
     def query(self, topic: str = "t", name: str = "q", **options: Any) -> SimQuery:
-        """Start a query. One on the folder of another, which was stopped or has crashed, is its next run."""
+        """Start a query. In the folder of a query that was stopped or has crashed, it is the next run of that query."""
         self._queries.append(SimQuery(self, topic, self._folder / name, **options))
         return self._queries[-1]
 

@@ -1,4 +1,4 @@
-"""A stage for stories of groups: members that send raw requests, to muster and to Apache Kafka alike."""
+"""A stage for stories of groups: members that send the same raw requests to muster and to Apache Kafka."""
 
 from __future__ import annotations
 

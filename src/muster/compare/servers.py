@@ -288,7 +288,7 @@ def removal(path: str) -> Plan[None]:
 
 @contextlib.asynccontextmanager
 async def start_ensemble(folder: Path, lagging: str) -> AsyncIterator[Servers]:
-    """Servers of which one may lag behind, with a member of its own."""
+    """Servers, one of which may lag behind and has a member of its own."""
     with contextlib.ExitStack() as running:
         yield await _ensemble(folder, lagging, running)
 
@@ -304,7 +304,7 @@ async def _enter(running: contextlib.ExitStack, server: contextlib.AbstractConte
         while not entering.done():
             with contextlib.suppress(asyncio.CancelledError):
                 if kill is not None:
-                    await asyncio.to_thread(kill)  # it may take long until it serves
+                    await asyncio.to_thread(kill)  # it may take a long time to serve
                 await asyncio.wait([entering], timeout=POLL_INTERVAL_S)
         entering.exception()  # a killed server fails, as expected
         raise

@@ -38,7 +38,7 @@ _UNKNOWN_MS = -1
 
 
 class Notify(Protocol):
-    """Receives a sentence about each step that takes long."""
+    """Receives a sentence about each step that takes a long time."""
 
     def __call__(self, sentence: str, /) -> None: ...
 

@@ -48,7 +48,7 @@ class LocalCluster(RunsInBlock):
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
         """`settings` are those of `muster serve -o`, for each broker. `fsync` is ZooKeeper's. `kind` is the brokers'
-        class. `say` is called with the reason if starting takes long."""
+        class. `say` is called with the reason if starting takes a long time."""
         self.folder = folder.absolute()
         self._say = say
         # A unique name: keepers of an earlier run in this folder must not mistake this run for theirs.

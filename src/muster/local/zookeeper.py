@@ -68,7 +68,7 @@ class ZooKeeperServer(LocalServer):
         data = self.folder / "data"
         data.mkdir(exist_ok=True)
         settings = {**self._settings, "dataDir": data, "clientPort": self.port}
-        # Java reads the file as Latin-1, with JSON's escapes: a folder can have any name.
+        # Java reads the file as Latin-1, but knows JSON's escapes, so a folder can have any name.
         lines = [f"{key}={json.dumps(str(value))[1:-1]}\n" for key, value in settings.items()]
         if self._members:
             lines += [f"{line}\n" for line in self._members]

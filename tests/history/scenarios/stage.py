@@ -151,7 +151,7 @@ class Group:
     members: list[Member] = field(default_factory=list)
     commit: str = "auto"
     protocol_type: str = ""
-    """Set for groups that are not of consumers."""
+    """Set for groups that are not consumer groups."""
 
     def remove(self, member: Member) -> None:
         """Expect the group without this member."""
@@ -424,7 +424,7 @@ class Stage:
         return {topic: self.operator.ask("ends", topic=topic) for topic in self.topics}
 
     def close(self) -> None:
-        """End all that still runs, and stop writing records."""
+        """End everything that is still running, and stop writing records."""
         self._ended.set()
         for member in self._members:
             member.end()

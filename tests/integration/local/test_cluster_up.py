@@ -57,7 +57,7 @@ class Up:
         )
 
     def wait_until_up(self, until: str) -> None:
-        """Return when it has printed this; learns what it has started."""
+        """Wait until it has printed this, and note what it has started."""
         self.wait_for(until)
         found = [match for line in self.said if (match := SERVER.match(line))]
         self.pids = {match[1]: int(match[3]) for match in found}

@@ -155,7 +155,7 @@ def test_a_task_that_runs_again_writes_nothing(cluster):
         sink.commit(0, messages)
     assert sink.seen() == once(*range(400))
     sink.commit(1, [sink.task(1, number, range(400 + number, 402)) for number in (0, 1)])
-    sink.task(1, 0, [401, 400])  # a shuffle may return its rows in another order
+    sink.task(1, 0, [401, 400])  # a shuffle may return its rows in a different order
     assert sink.seen() == once(*range(400)) | {400: 1, 401: 2}
     assert sink.seen("read_uncommitted") == sink.seen(), "nothing was written in vain"
 

@@ -65,7 +65,7 @@ def test_the_columns_are_those_that_spark_wants():
 def test_batch_reads(spark, cluster):
     topic = cluster.topic(3)
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "compression.type": "lz4", "linger.ms": 20})
-    begin = time.time_ns() // 10**9 * 1000  # records of long ago would be deleted by retention
+    begin = time.time_ns() // 10**9 * 1000  # older records would be deleted by retention
     for number in range(3000):
         key = str(number).encode() if number % 3 else None
         producer.produce(topic, b"v%d" % number, key, partition=number % 3, timestamp=begin + number)

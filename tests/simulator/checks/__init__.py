@@ -10,7 +10,7 @@ The promises are numbered: 1-4 in `ownership`, 5-8 in `sessions`, 9-12 in `durab
 19. A ticket is answered at most once; over a live connection it is answered within a bounded time; and once the group
     is stable, none is left.
 20. A deposed coordinator acknowledges no commit.
-21. A member that was answered that it is fenced does not join again.
+21. A member that got the answer that it is fenced does not join again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The durable contents of the coordinator's logs, read by other code than the coordinator's own.
+"""The durable contents of the coordinator's logs, read by code other than the coordinator's own.
 
 No answer may contain anything that a crash could take back. So each answer is compared with the part of the log that is
 durable at the moment when it is given:

@@ -4,7 +4,7 @@
    requests waits; a member not heard from for longer is not kept.
 6. A rebalance ends: members are waited for no longer than the rebalance timeout allows.
 7. A request must name the right generation: an older one, or one that no answer has contained, is refused.
-8. A replaced static member is answered that it is fenced, whatever it asks.
+8. A replaced static member gets the answer that it is fenced, whatever it asks.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from tests.simulator.transactions.world import Attempt, World
 
 NEVER_MS = 1 << 40
 LATE_MS = 50
-"""How much later than its timeout a call may be over, and a record after its own."""
+"""How long after its timeout a call may end, and after its own a record may be settled."""
 
 
 class ClientProducer:

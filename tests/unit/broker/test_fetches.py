@@ -191,7 +191,7 @@ async def test_what_waiting_fetches_keep_is_bounded_and_given_back(
 
 
 def tell(broker: Broker, before: int) -> None:
-    """Waiting fetches learn what was appended to the log since then, as after a request."""
+    """Waiting fetches learn what was appended to the log after offset `before`, as after a request."""
     log = log_of(broker)
     size = len(log.read(before, 1 << 20).data)
     broker.fetches.appended("t", 0, size, log.log_end_offset)

@@ -64,7 +64,7 @@ async def test_clients_take_turns_after_each_piece(clients: Callable[[], Clients
 
 
 async def test_a_topic_of_many_clients_has_no_more_turns_than_another(clients: Callable[[], Clients]) -> None:
-    """Eight producers to a topic whose batches take long; another topic's batch waits for at most two of theirs."""
+    """Eight producers to a topic whose batches are slow; another topic's batch waits for at most two of theirs."""
     some = clients()
     for number in range(8):
         some.add(f"slow{number}-", 4, topic="slow")

@@ -97,7 +97,7 @@ def test_what_was_fetched_before_an_offset_out_of_range_is_handed_out_before_the
     broker = OneBroker.fetched({P0: [2, 2]}, auto_offset_reset="latest")
     [send] = broker.poll()
     send.on_reply(broker.answer(send.build(13), {P0: ErrorCode.OFFSET_OUT_OF_RANGE}), 0)
-    assert broker.poll() == []  # the user may take long to come back: the broker is not asked as fast as it answers
+    assert broker.poll() == []  # the user may be slow to come back: the broker is not asked as fast as it answers
     assert [r.offset for r in broker.fetcher.collect(500)[P0]] == [0, 1]
     assert broker.subscription.needs_reset() == []
     broker.now = broker.config.retry_backoff_ms

@@ -10,7 +10,7 @@ go through dozens. Whatever brokers say:
 - while a transaction is ending only the same call may be made again;
 - a request goes to the coordinator that was found last;
 - after a fatal error every call raises it, and nothing is asked;
-- something is in flight or due while a call is under way or a record is not settled, and once brokers answer well
+- something is in flight or due while a call is under way or a record is not settled, and once brokers answer normally
   everything comes to an end, and the next transaction can be committed;
 - nothing of an ended transaction is kept.
 """

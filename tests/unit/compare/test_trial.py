@@ -64,7 +64,7 @@ async def test_a_zookeeper_that_others_use_is_not_waited_for_forever(
 
 
 class NoticedLate:
-    """Brokers one of which stops and starts, and two members, the second of which notices that later than the first."""
+    """Brokers, one of which stops and starts, and two members, the second of which notices it later than the first."""
 
     def __init__(self, folder: Path) -> None:
         options = TrialOptions(folder, "t", partitions=2, watch_brokers=True)

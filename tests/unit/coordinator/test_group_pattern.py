@@ -1,4 +1,4 @@
-"""Which groups a pattern matches, and which patterns are refused because matching an id could take long."""
+"""Which groups a pattern matches, and which patterns are refused because matching an id could take too long."""
 
 import pytest
 

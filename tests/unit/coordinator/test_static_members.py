@@ -86,7 +86,7 @@ def test_a_leader_that_comes_back_does_not_assign_again(statics):
 
 
 def test_an_older_leader_that_comes_back_does_not_learn_that_it_leads(statics):
-    """Before version 9 it would compute an assignment; it gets the id that led before."""
+    """Before version 9 it would compute an assignment; it gets the id of the previous leader."""
     old = statics.ids["a"]
     statics.join("a2", member_id="", instance="ia", version=8)
     assert (statics.reply("a2").leader, statics.reply("a2").members) == (old, [])

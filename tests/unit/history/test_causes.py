@@ -77,7 +77,7 @@ def two_die_at_once() -> GroupLog:
 
 
 def one_closes_while_another_is_dead() -> GroupLog:
-    """The member that closes makes the group rebalance; the dead one only makes it take long."""
+    """The member that closes makes the group rebalance; the dead one only prolongs it."""
     a, b, c = A.with_(has="t:0"), B.with_(has="t:1"), M("c-1", "t:2")
     log = running(a, b, c).wait(1_000).commit("t:1").wait(500).commit("t:0")
     return log.wait(S - 2_000).generation(2, [a.with_(has="t:0-2")])

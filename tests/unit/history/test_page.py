@@ -38,7 +38,7 @@ def test_it_says_what_the_report_says(page: str) -> None:
         assert f"generation {rebalance.generation}, {rebalance.cause.value}: " in page
     assert "Or session_expired: check the broker&#x27;s line about its heartbeat" in page
     assert "9 GroupMetadata, 1,200 OffsetCommit, 1 kind 42, not decoded" in page
-    assert "≤ 1,120" in page  # a lag of which some was not counted
+    assert "≤ 1,120" in page  # a lag that was not counted completely
     assert "✓ 1 partition without lag." in page
 
 

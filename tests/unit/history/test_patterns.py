@@ -367,7 +367,7 @@ def _killed_848(size: int, lives: list[int]) -> GroupLog:
     ],
 )
 def test_processes_that_crash_are_not_a_restart_of_the_group(size, lives, rolled):
-    """A supervisor that restarts a crashed process at once does the same to it as a deploy by kill does to all."""
+    """A supervisor that restarts a crashed process at once does to it what a deploy does to all of them."""
     rows = _killed_848(size, lives).history().rebalances[1:]
     assert [row.cause for row in rows] == [Cause.JOINED, Cause.SESSION_EXPIRED] * len(lives)
     assert {row.pattern is not None and row.pattern.kind is ROLLS for row in rows} == {rolled}

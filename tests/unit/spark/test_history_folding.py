@@ -45,7 +45,7 @@ from tests.support.scale import seeds
 
 LIMITS = Limits()
 SHORT = Limits(pattern_ms=20_000)
-"""Other limits than those stored with a frozen group."""
+"""Limits other than those stored with a frozen group."""
 LOOK_MS = 30_000
 """The difference between the time of a sample and the time up to which everything was read."""
 TABLES = ("generations", "rebalances", "notes")

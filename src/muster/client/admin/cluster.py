@@ -45,7 +45,7 @@ class ClusterPart(AdminPart):
         return ClusterDescription(answer.cluster_id, answer.controller_id, sorted(nodes))
 
     async def reach_brokers(self) -> dict[int, KafkaError | None]:
-        """Send a request to every broker of the cluster. Returns for each broker None, or why it did not answer."""
+        """Send a request to every broker of the cluster. Returns, by broker, None or why it did not answer."""
         brokers = sorted(broker.node_id for broker in (await self._calls.describe([])).brokers)
 
         async def one(broker: int) -> KafkaError | None:

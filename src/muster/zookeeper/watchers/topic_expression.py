@@ -7,7 +7,7 @@ steps is computed. If it is small, Python's own matcher is used. Otherwise the s
 end is computed for each position at which it may begin, so that no part is matched twice at one position. That takes at
 worst a number of steps quadratic in a name's length, and the steps for all names together are limited too.
 
-(`coordinator/groups/group_pattern.py` has an operator's own patterns: it refuses those that could take long, and
+(`coordinator/groups/group_pattern.py` has an operator's own patterns: it refuses those that could take too long, and
 accepts all other syntax of Python.)
 """
 

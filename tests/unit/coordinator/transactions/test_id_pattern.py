@@ -69,7 +69,7 @@ def test_the_work_does_not_grow_with_the_ids(text: str, unit: str, monkeypatch: 
 
 
 def test_a_pattern_with_too_many_states_gives_up() -> None:
-    """Every combination of `a`s among the last 300 characters is another state."""
+    """Every combination of `a`s among the last 300 characters is a different state."""
     pattern = IdPattern("(a|b)*a(a|b){300}")
     drawn = random.Random(1)
     for _ in range(1_000):

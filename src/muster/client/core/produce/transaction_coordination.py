@@ -113,7 +113,7 @@ class TransactionCoordination:
 
     @property
     def trouble(self) -> str:
-        """Why a call to a coordinator takes long; empty if that is not known."""
+        """Why a call to a coordinator takes so long; empty if that is not known."""
         return next((f"{one.what}: {one.trouble}" for one in self._lookups if one.trouble), "")
 
     @property
