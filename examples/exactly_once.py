@@ -1,4 +1,4 @@
-"""Read flights, write the late ones to another topic, each once: also if this program is killed and started again.
+"""Read flights, write the late ones to another topic, each once, even if this program is killed and started again.
 
 pip install muster-kafka
 """

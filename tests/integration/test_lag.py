@@ -1,4 +1,4 @@
-"""`muster lag` on muster and on Apache Kafka 4.2, compared with Kafka's own tool; its port, also while the cluster is
+"""`muster lag` on muster and on Apache Kafka 4.2, compared with Kafka's own tool; its port, even while the cluster is
 down."""
 
 from __future__ import annotations

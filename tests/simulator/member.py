@@ -1,7 +1,7 @@
 """A simulated consumer process: a real `ConsumerCore`, its connections, and a program that uses it (`programs`).
 
 The program is a generator that yields its waits (`Wait`). The member resumes it when the wait is over, in virtual time.
-It polls the cores whenever something has arrived or is due, also while the program is busy.
+It polls the cores whenever something has arrived or is due, even while the program is busy.
 """
 
 from __future__ import annotations

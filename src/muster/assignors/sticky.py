@@ -118,7 +118,7 @@ class CooperativeStickyAssignor(StickyAssignor):
     def granted(self, member: int, places: list[int], owner: list[int]) -> list[int]:
         """Leave out the places that another member still holds.
 
-        A contested place is left out for all members, also for those that claim it: each of them has to give it up
+        A contested place is left out for all members, even for those that claim it: each of them has to give it up
         before one of them can have it.
         """
         return [place for place in places if owner[place] == member or owner[place] == FREE]

@@ -137,7 +137,7 @@ class MetricsPort:
     def __init__(self, host: str, port: int, pages: Mapping[str, MakePage]) -> None:
         self.host = host
         self.port = port
-        """After `start` the actual port, also if 0 was requested."""
+        """After `start` the actual port, even if 0 was requested."""
         self._pages = {path: _CachedPage(make) for path, make in pages.items()}
         self._server: _MetricsServer | None = None
         self._thread: threading.Thread

@@ -247,7 +247,7 @@ class Stage:
         """Settings of all members, unless a script sets others."""
         self.topics: dict[str, int] = {}
         self.topic_ids: dict[str, str] = {}
-        """Also those of topics deleted since: KIP-848's records name topics only by id."""
+        """Includes those of topics deleted since: KIP-848's records name topics only by id."""
         self.truth: list[dict[str, Any]] = []
         self.calm: list[dict[str, Any]] = []
         self.processes: list[subprocess.Popen[Any]] = []

@@ -1,4 +1,4 @@
-"""Transactions in a cluster of three brokers, with others' producers: complete wherever their parts are, also if
+"""Transactions in a cluster of three brokers, with others' producers: complete wherever their parts are, even if
 coordinators and leaders are killed and frozen meanwhile."""
 
 from __future__ import annotations

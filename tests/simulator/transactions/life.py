@@ -186,7 +186,7 @@ class Life:
         world.run(SETTLED_MS)
 
     async def _write_at_last(self) -> None:
-        """Everything works: transactions can be committed, also after one that was aborted because a batch was
+        """Everything works: transactions can be committed, even after one that was aborted because a batch was
         refused."""
         producer = self._client("a", "last", self._is_v2("a"), 6_000)
         producer.is_hasty = False

@@ -282,7 +282,7 @@ def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("in_a_hurry")
 async def test_each_broker_of_a_cluster_writes_to_a_partition_of_its_own(cluster: SimCluster) -> None:
-    """Also a broker that joins later, and if all start at once."""
+    """Even a broker that joins later, and even if all start at once."""
     async with contextlib.AsyncExitStack() as held:
         some = [await held.enter_async_context(cluster.running(number)) for number in (1, 2, 3)]
         await cluster.until(lambda: all(len(broker.cluster.nodes) == 3 for broker in some))

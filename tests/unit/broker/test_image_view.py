@@ -172,7 +172,7 @@ async def test_partitions_do_not_move_to_other_brokers(broker: Broker) -> None:
 
 
 async def test_a_folder_has_the_partitions_whose_records_are_in_it(broker: Broker) -> None:
-    """Also one that this broker no longer leads; it reports that others' partitions are elsewhere."""
+    """This includes one that this broker no longer leads; it reports that others' partitions are elsewhere."""
     folder = str(broker.config.data_dir.absolute())
     asked = a.AlterReplicaLogDirsRequest([a.AlterReplicaLogDir(folder, [a.AlterReplicaLogDirTopic("t", list(CODES))])])
     topic = topic_of(broker, "t")

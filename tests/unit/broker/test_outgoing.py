@@ -86,7 +86,7 @@ def test_what_is_handed_to_a_socket_arrives(stored, given_kinds):
 
 @pytest.mark.parametrize("size", [LARGE, COPIED + LARGE - 1, COPIED + LARGE, 3 * COPIED])
 def test_a_socket_is_offered_the_beginning_of_what_waits(stored, monkeypatch, size):
-    """Also if there is room for all of it."""
+    """Even if there is room for all of it."""
     file, view = stored
     parts: list[Part] = [b"head", FileRange(file, 7, view[7 : 7 + size]), b"tail", FileRange(file, 0, view[:LARGE])]
     expected = b"".join(map(bytes, parts))

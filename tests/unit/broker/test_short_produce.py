@@ -154,7 +154,7 @@ async def test_only_plain_requests_are_answered_in_short(broker: Broker, version
 async def test_records_of_a_transaction_want_a_transactional_id(
     broker: Broker, version: int, producer: tuple[int, int, int]
 ) -> None:
-    """Also if the producer has an open transaction, so that the log would accept them."""
+    """Even if the producer has an open transaction, so that the log would accept them."""
     logs = [log_of(broker, f"{way}-plain") for way in (SHORT, GENERAL)]
     first, sent = (
         lies.batch(lies.record(), attributes=TRANSACTIONAL_FLAG, producer=each) for each in ((7, 0, 0), producer)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM stop `muster history` cleanly, also while Spark starts, and if they reach Java as well."""
+"""Ctrl-C and SIGTERM stop `muster history` cleanly, even while Spark starts, and even if they reach Java as well."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def test_whose_wait_ends_when_another_expires_does_not_expire_with_it(group):
 
 
 def test_who_was_silent_first_is_removed_first(group):
-    """Also if the coordinator checks late."""
+    """Even if the coordinator checks late."""
     group.join("a", session_timeout_ms=12_000).join("b", session_timeout_ms=11_000).join("c").tick(9000).sync_all()
     group.now += 60_000
     events = group.shard.on_deadline(group.now).events

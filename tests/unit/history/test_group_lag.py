@@ -64,7 +64,7 @@ def test_a_log_that_rests_takes_no_room() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 5_000)), min_size=2, max_size=MOST_SNAPSHOTS * 3))
 def test_the_time_of_an_offset_lies_between_looks(steps: list[tuple[int, int]]) -> None:
-    """Also if older snapshots were dropped: an offset's time lies between those of the snapshots around it, and
+    """Even if older snapshots were dropped: an offset's time lies between those of the snapshots around it, and
     rises."""
     ends, end, at_ms, looks = LogEndTimes(), 0, 0, []
     for more, later in steps:

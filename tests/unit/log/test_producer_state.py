@@ -140,7 +140,7 @@ def open_store(folder: Path) -> LogStore:
 @settings(max_examples=examples(25))
 @given(acts=ACTS, begin=st.sampled_from((0, LAST - 5)), choose=st.randoms(use_true_random=False))
 def test_the_last_five_batches_are_known_again_whatever_happened_since(acts, begin, choose):
-    """Also after a stop or a crash: with one copy of each partition, a producer repeats the batches that were in
+    """Even after a stop or a crash: with one copy of each partition, a producer repeats the batches that were in
     flight."""
     with TemporaryDirectory() as name:
         store = open_store(Path(name))

@@ -1,7 +1,7 @@
 """Transactions of a log against a model of them: Hypothesis begins, ends, repeats, fences, crashes, tears and compacts.
 
 The model is a list of what was written and a plain reading of the log's own batches (`rebuilt`): what the log keeps in
-indexes, snapshots and memory must agree with it, also after every start."""
+indexes, snapshots and memory must agree with it, even after every start."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ PARTITIONS = st.integers(0, 2**31 - 1)
     st.sampled_from([1, 62, 63, 64, 65, 4_000, 4_090, 4_095, 4_096, 8_191, 8_192]),
 )
 def test_commits_of_one_request_are_written_as_one_by_one(group, topic, values, before):
-    """In one step, because most records are commits: the bytes are the same, also after other records."""
+    """In one step, because most records are commits: the bytes are the same, even after other records."""
     commits = OffsetCommits(group, topic, values)
     together, one_by_one = BatchBuilder(), BatchBuilder()
     for batch in (together, one_by_one):

@@ -1,4 +1,4 @@
-"""Records read many at a time: always the same as the loop over single records reads, also if they are damaged."""
+"""Records read many at a time: always the same as the loop over single records reads, even if they are damaged."""
 
 import pytest
 from hypothesis import example, given, settings

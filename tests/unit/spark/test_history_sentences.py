@@ -1,4 +1,4 @@
-"""How an error of Spark's is reported: one sentence, also for processes that are gone; and how a stopped batch ends."""
+"""How an error of Spark's is reported: one sentence, even for processes that are gone; and how a stopped batch ends."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def world():
         ([1], None, [1], state(1, controller=7)),
         ([1], None, [2], None),
         ([1, 2, 3], None, [2, 3], state(2, 0, [2], 7)),
-        # a leader that is alive stays, also if a better one is back
+        # a leader that is alive stays, even if a better one is back
         ([1, 2], state(2, 4, [2]), [1, 2], None),
         # the only replica dies, and comes back
         ([1], state(1, 4), [], state(-1, 5, [1], 7)),

@@ -129,7 +129,7 @@ class ClusterImage:
             if event is SessionEvent.EXPIRED:
                 self.forget()
             return event is SessionEvent.CONNECTED and not self.is_current
-        # Also for unknown paths: the event may be processed before the plan has received the answer that preceded it.
+        # Even for unknown paths: the event may be processed before the plan has received the answer that preceded it.
         reader = self._reader(event.path)
         if reader is not None:
             self._dirty[event.path] = reader

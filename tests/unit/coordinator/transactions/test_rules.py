@@ -83,7 +83,7 @@ def test_a_producer_gets_the_next_epoch(state: TransactionState, client: int) ->
 @pytest.mark.parametrize("given", ["none", "current", "older", "other id"])
 @pytest.mark.parametrize("state", ENDING)
 def test_while_a_transaction_is_being_finished_nothing_begins(state: TransactionState, given: str) -> None:
-    """Also for ids that would be refused: they may be the valid ones when it has ended."""
+    """Not even for ids that would be refused: they may be the valid ones when it has ended."""
     it = TransactionHarness().to(state)
     before, producer = it.entry, it.producer
     known = {"none": None, "current": producer, "older": changed(producer, epoch=-1)}

@@ -165,7 +165,7 @@ class PartitionQueue:
             self._decoded.extend(_records(self.partition, data.buffer, position, header, state.position))
         data.position = position + header.size
         state.position = self._decoded_end = max(state.position, header.next_offset)
-        state.leader_epoch = header.partition_leader_epoch  # also for hidden batches: it belongs to the position
+        state.leader_epoch = header.partition_leader_epoch  # even for hidden batches: it belongs to the position
 
 
 def whole_batches(records: Buffer) -> tuple[int, BatchHeader | None, ProtocolError | None]:
