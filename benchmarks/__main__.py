@@ -11,7 +11,7 @@ transactions  transactions on muster and on Apache Kafka, in turn
 concurrent concurrent consumers compared with one record at a time and with Confluent's parallel consumer
 hostile    well-behaved clients while hostile ones attack
 history    the history of a large topic of groups, in Spark
-folding    the cost of a history on one core, by phase, also of particularly costly histories
+folding    the cost of a history on one core, by phase, including particularly costly ones
 decoding   records of __consumer_offsets decoded to entries of the history
 testing    how long tests wait for brokers: the testing kit compared with others
 curves     how cost and memory grow with members, groups, partitions, connections, offsets and bytes

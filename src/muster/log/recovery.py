@@ -81,7 +81,7 @@ def load(
     recovery = _Recovery(directory, config, now, sync, files, cleaned_to)
     names = recovery.names()
     if not names and not recovery_point and not log_start_offset:
-        return recovery.loaded  # never written, like perhaps most of a hundred thousand partitions
+        return recovery.loaded  # never written: of a hundred thousand partitions, perhaps most
     if names:
         recovery.finish_swaps(names)
     bases = recovery.bases(log_start_offset)

@@ -188,8 +188,8 @@ class Sessions:
         """The coordinator is healthy and the group is stable: it may not contain a member that died long ago."""
         for member in group.members:
             seen = self._seen.setdefault(member.member_id, now)  # at the latest
-            # When a rebalance has its members, the session of each starts again, as with Kafka: also of a static one
-            # that has not joined, and of one that has crashed while its JoinGroup waited.
+            # When a rebalance has its members, the session of each starts again, as with Kafka: even that of a static
+            # one that has not joined, and of one that has crashed while its JoinGroup waited.
             since = self._joined_at
             silent_for = now - max(seen, since, self._last_sign(member.member_id))
             is_waiting = member.member_id in waiting or member.member_id in self._new

@@ -1,9 +1,9 @@
 """The current lag of groups: what `muster lag` shows, as values and rules, without I/O.
 
 The lag in seconds is the age of the first uncommitted record. Successive snapshots show a log's end passing more
-offsets, and so about when the record at each offset was written: `LogEndTimes` keeps them and interpolates between two.
-Records written before the first snapshot cannot be dated this way; `set_time` takes the timestamp of a record that was
-read.
+offsets, and so show roughly when the record at each offset was written: `LogEndTimes` keeps them and interpolates
+between two. Records written before the first snapshot cannot be dated this way; `set_time` takes the timestamp of a
+record that was read.
 """
 
 from __future__ import annotations
