@@ -28,6 +28,7 @@ from tests.simulator.programs import Application
 
 DRAIN_MS = 3_000
 COMMIT_MS = 500
+SESSION_TIMEOUT_MS = 6_000
 
 
 class World:
@@ -72,6 +73,8 @@ class World:
             member.thaw()
         if all(member.is_closing for member in cluster.alive):
             self.add_member()
+        # A member that was cut off still counts as one, but its session may expire before it has connected again.
+        cluster.run(SESSION_TIMEOUT_MS)
         cluster.settle(180_000, quiet_ms=1_000)
         cluster.run_until(lambda: cluster.lag() == 0, 300_000)
         for partition in cluster.partitions():
@@ -84,7 +87,7 @@ class World:
                 "group_id": "group",
                 "auto_offset_reset": "earliest",
                 "partition_assignment_strategy": self.assignor,
-                "session_timeout_ms": 6_000,
+                "session_timeout_ms": SESSION_TIMEOUT_MS,
                 "heartbeat_interval_ms": 1_000,
                 "max_poll_interval_ms": 20_000,
             }
