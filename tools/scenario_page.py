@@ -3,18 +3,18 @@ it."""
 
 from __future__ import annotations
 
-import ast
+import inspect
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
+from tests.history import record as record  # imported so that all scripts are in PLAYS
+from tests.history.scenarios.plays import PLAYS
 from tests.history.verdicts import NONE, Verdict, files, found_in, load
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "reference" / "history-scenarios.md"
-SCRIPTS = ROOT / "tests" / "history" / "scenarios"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "history-scenarios.md"
 
 REWORDED = {
     r"^1 members subscribe at once": "a member subscribes",
@@ -128,13 +128,7 @@ def _parts(scenario: str) -> tuple[str, str]:
 @cache
 def _docstrings() -> dict[str, str]:
     """The current descriptions of the scripts, by scenario: those in recordings may be older."""
-    defined = [
-        each
-        for path in sorted(SCRIPTS.glob("*plays.py"))
-        for each in ast.parse(path.read_text()).body
-        if isinstance(each, ast.FunctionDef) and each.decorator_list
-    ]
-    said = {each.name.replace("_", "-"): ast.get_docstring(each) or "" for each in defined}
+    said = {each.script.__name__.replace("_", "-"): inspect.getdoc(each.script) or "" for each in PLAYS}
     return {name: " ".join(text.partition("\n\n")[0].split()) for name, text in said.items() if text}
 
 
