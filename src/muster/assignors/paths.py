@@ -49,7 +49,8 @@ class _Search:
     def find_target(self, source: int, enough: int) -> tuple[int | None, dict[int, tuple[int, int]]]:
         """The nearest class with a member of at most `enough` partitions, and for each class the link that led to it.
 
-        If there is none, the classes reached are finished. Links cost 0 (a spare partition is passed on) or 1.
+        If no class has such a member, no reached class needs another search. Links cost 0 (a spare partition is passed
+        on) or 1.
         """
         holdings = self.holdings
         came_from: dict[int, tuple[int, int]] = {}

@@ -139,8 +139,8 @@ _SETTINGS = (
       "Minimum time that __group_events keeps an event; -1 means forever. In a cluster the topic keeps the value that "
       "it was created with.", -1),
     S("server.assigned.groups", K.STRING, None,
-      "A regular expression for whole group ids: the coordinator, not the leader, assigns the partitions of matching "
-      "groups. By default there are none."),
+      "A regular expression for whole group ids. In matching groups the coordinator, not the leader, assigns the "
+      "partitions. By default no group matches."),
     S("offsets.topic.num.partitions", K.INT, 50, "Partitions of __consumer_offsets; cannot be changed later.", 1),
     S("offsets.topic.replication.factor", K.SHORT, 1, "Replicas of __consumer_offsets: only 1 is possible.", 1, 1),
     S("offsets.topic.segment.bytes", K.INT, 104_857_600, "Segment size of __consumer_offsets.", 1),
@@ -240,8 +240,8 @@ class BrokerConfig:
         return self._values[name] if name in self._values else SETTINGS[name].default
 
     def synonyms(self, name: str) -> list[tuple[str, Value, Source]]:
-        """A setting's values as Kafka reports them: from all sources in order of precedence, from the first with its
-        own name on, including those of its equivalents in other units. Empty if there is no value."""
+        """A setting's values as Kafka reports them: from all sources, in order of precedence. The first is one
+        that sets this name; equivalents in other units follow. Empty if no source sets this name."""
         found: list[tuple[str, Value, Source]] = []
         names = _SAME.get(name, (name,))
         for source, values in (*self._dynamic.items(), (Source.START, self._values)):

@@ -98,7 +98,7 @@ class LeadersView(ImageView):
         return found._replace(leader=heirs[0]) if heirs else found
 
     def _was_given_up(self, topic: str, index: int) -> bool:
-        """Whether the controller has recorded that there is no leader, or has not recorded anything yet."""
+        """Whether the controller has recorded no state yet, or a state without a leader."""
         image = self._image.topics.get(topic)
         known = image.states.get(index) if image is not None else None
         return known is None or known.state.leader < 0

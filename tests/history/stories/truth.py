@@ -30,8 +30,8 @@ NOT_IN_THE_LOG = {
         "live member in the log: whether it left, died or did not poll, the log is the same."
     ),
     "deleted": (
-        "A deleted topic. The log has no topic metadata, and there is no such cause; members that no longer name the "
-        "topic have changed their subscription."
+        "A deleted topic. No cause stands for it, because the log has no topic metadata; members that no longer name "
+        "the topic have changed their subscription."
     ),
 }
 """What the log does not show, and why. A row about it is neither right nor wrong while its confidence is below

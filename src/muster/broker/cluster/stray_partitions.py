@@ -66,7 +66,7 @@ class FormerTopics:
             )
 
     def forget_asides(self, noted: Iterable[str]) -> None:
-        """Topics were deleted; partitions of them may have been set aside before. Raises OSError."""
+        """Delete what was set aside of topics that no longer exist. Raises OSError."""
         ids = []
         for text in noted:
             try:
